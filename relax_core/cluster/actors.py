@@ -1,8 +1,8 @@
 """Named actors: found again by name, started with a deadline and a reason.
 
 Guarantee: ``get_or_start`` returns a handle of an actor whose constructor has finished, or raises ``UserError`` within
-``timeout`` that says why (it could not be placed and what the cluster has; its constructor failed; it took too long). It
-never returns a handle of a dead actor.
+``timeout`` that says why (it could not be placed, and what the cluster has; its constructor failed; it took too long).
+It never returns a handle of a dead actor.
 """
 
 import time
@@ -87,9 +87,7 @@ def get_or_start(
     return handle, True
 
 
-def _wait_until_ready(
-    handle: Any, name: str, num_cpus: float, num_gpus: float, timeout: float, namespace: str
-) -> None:
+def _wait_until_ready(handle: Any, name: str, num_cpus: float, num_gpus: float, timeout: float, namespace: str) -> None:
     deadline = time.monotonic() + timeout
     ready = handle.__ray_ready__.remote()
     while True:
@@ -123,3 +121,26 @@ def _placement(num_cpus: float, num_gpus: float) -> str:
         if amount > free.get(kind, 0)
     ]
     return "; ".join(lacking) + "." if lacking else "its constructor is still running."
+
+
+def result(reference: Any, timeout: float | None = None, what: str = "the actor") -> Any:
+    """``ray.get`` whose errors are ours: an error of this project that was raised inside an actor arrives as itself.
+
+    Raises:
+        UserError: the actor died, or did not answer within ``timeout`` seconds.
+    """
+    try:
+        return ray.get(reference, timeout=timeout)
+    except GetTimeoutError:
+        raise UserError(f"Waited {timeout:.0f} s for {what} without an answer.") from None
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, Exception) and type(cause).__module__.startswith(("relax_core", "data")):
+            raise cause from None
+        raise
+    except RayActorError as error:
+        raise ActorDied(f"The process of {what} died.", "Start again: the run goes on.", str(error)) from None
+
+
+class ActorDied(UserError):
+    """The process behind a handle is gone; what was durable before is still there."""
