@@ -1,0 +1,202 @@
+"""Megatron-core on a machine without a GPU.
+
+Guarantee: where CUDA exists :func:`install` does nothing, so that the code which GPUs run stays untouched. Elsewhere it
+maps the CUDA calls that Megatron-core makes on the dense path (data, tensor, pipeline and sequence parallelism,
+distributed optimiser, distributed checkpoints, recomputation) to their CPU meaning, and collectives run over gloo.
+The replacements are global to the process: only trainer processes may install them, before Megatron is imported.
+
+:func:`fix_without_transformer_engine` mends what is broken in Megatron-core itself, on any device, when
+TransformerEngine and Apex are absent.
+"""
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_CPU = torch.device("cpu")
+_FACTORIES = (
+    "tensor",
+    "zeros",
+    "ones",
+    "empty",
+    "full",
+    "arange",
+    "zeros_like",
+    "ones_like",
+    "empty_like",
+    "full_like",
+)
+_installed = False
+
+
+def install() -> None:
+    """Replace CUDA calls by CPU ones in this process; without effect where CUDA exists or when called again."""
+    global _installed
+    if _installed or torch.cuda.is_available():
+        return
+    _installed = True
+    _replace_device_calls()
+    _replace_random_state()
+    for name in _FACTORIES:
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+    _replace_tensor_methods()
+    _import_without_compile()
+
+
+def _replace_device_calls() -> None:
+    """What asks for the current device or waits for it."""
+    cuda: Any = torch.cuda
+    # Buffers, rotary tables and pipeline receives are made with device=torch.cuda.current_device().
+    cuda.current_device = lambda: _CPU
+    # Pipeline exchange and checkpoint writing wait for the device or empty its cache: nothing to do here.
+    for name in ("synchronize", "empty_cache", "set_device"):
+        setattr(cuda, name, _nothing)
+    # Checkpoint writing and overlapped gradient reduction name the current stream; a CPU runs in order anyway.
+    cuda.current_stream = lambda *args, **kwargs: _Stream()
+    cuda.Stream = cuda.Event = _Stream
+    cuda.stream = lambda stream: contextlib.nullcontext()
+
+
+def _replace_random_state() -> None:
+    """Megatron keeps named CUDA generators for weight initialisation and recomputation: the CPU has one generator."""
+    cuda: Any = torch.cuda
+    cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    cuda.set_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+    cuda.manual_seed = lambda seed: torch.manual_seed(seed)
+
+
+def _replace_tensor_methods() -> None:
+    """Tensor methods that name CUDA."""
+    tensor: Any = torch.Tensor
+    original_to, original_type = tensor.to, tensor.type
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if args and _is_cuda(args[0]):
+            args = (_CPU, *args[1:])
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = _CPU
+        return original_to(self, *args, **kwargs)
+
+    def type_(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        # Optimisers and gradient clipping compare type() with 'torch.cuda.FloatTensor' and refuse the rest.
+        result = original_type(self, *args, **kwargs)
+        return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
+
+    tensor.to, tensor.type = to, type_
+    # Tied embeddings over pipeline stages and restored optimiser state are moved to the device.
+    tensor.cuda = lambda self, *args, **kwargs: self
+
+
+def _import_without_compile() -> None:
+    """Import Megatron with torch.compile switched off.
+
+    Its small fusions are decorated during the import; compiling them costs seconds of C++ in every process and
+    gains nothing at CPU speeds. Its random state helpers reach for CUDA generators directly.
+    """
+    original = torch.compile
+    compiler: Any = torch
+    compiler.compile = _no_compile
+    try:
+        with warnings.catch_warnings():  # a dozen notices that TransformerEngine and Apex are not there
+            warnings.simplefilter("ignore")
+            import megatron.core.models.gpt
+            import megatron.core.optimizer  # noqa: F401
+            import megatron.core.tensor_parallel.random as random
+    finally:
+        compiler.compile = original
+    random._get_cuda_rng_state = lambda *args, **kwargs: torch.get_rng_state()
+    random._set_cuda_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
+
+
+def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The tensor factory with device='cuda' read as the CPU and without pinned memory, which needs a CUDA driver."""
+
+    @functools.wraps(factory)
+    def wrapped(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if _is_cuda(kwargs.get("device")):
+            kwargs["device"] = _CPU
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        return factory(*args, **kwargs)
+
+    return wrapped
+
+
+def _is_cuda(device: Any) -> bool:
+    """Whether an argument names a CUDA device, by name, object or index."""
+    if isinstance(device, str):
+        return device.startswith("cuda")
+    if isinstance(device, torch.device):
+        return device.type == "cuda"
+    return isinstance(device, int) and not isinstance(device, bool)
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    """Stand-in for a call that has nothing to do on a CPU."""
+
+
+def _no_compile(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+    """Stand-in for torch.compile, as a call or as a decorator with arguments."""
+    return function if function is not None else lambda inner: inner
+
+
+class _Stream:
+    """Stand-in for torch.cuda.Stream and Event: everything is in order and already done."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = _CPU
+
+    def query(self) -> bool:
+        return True
+
+    wait_stream = wait_event = record_event = synchronize = record = wait = _nothing
+
+
+def fix_without_transformer_engine() -> None:
+    """Mend the distributed optimiser's checkpoints where its Adam is torch's own.
+
+    Megatron's wrapper was written for the fused Adam of TransformerEngine or Apex, which counts steps per parameter
+    group; torch.optim.AdamW keeps a ``step`` tensor per parameter. Without effect where the fused one is there, or
+    when called again.
+    """
+    import megatron.core.optimizer.distrib_optimizer as module
+
+    if module.HAVE_APEX_OR_TE or getattr(module.DistributedOptimizer, "_relax_fixed", False):
+        return
+    optimizer: Any = module.DistributedOptimizer
+    optimizer._relax_fixed = True
+    original_sharded, original_set, original_load = (
+        optimizer.sharded_state_dict,
+        optimizer._set_main_param_and_optimizer_states,
+        optimizer.load_state_dict,
+    )
+
+    def sharded_state_dict(self: Any, model_state: Any = None, is_loading: bool = False, *args: Any, **kw: Any) -> Any:
+        # A fresh optimiser has no state, and the template for loading asserts that every parameter has the same step.
+        if is_loading and not self.optimizer.state:
+            self._init_optimizer_states_with_dummy_values()
+        return original_sharded(self, {} if model_state is None else model_state, is_loading, *args, **kw)
+
+    def set_states(self: Any, parameter: Any, tensors: dict[str, Any]) -> Any:
+        # The checkpoint holds the step once, not per parameter: keep the parameter's own instead of a KeyError.
+        if "step" not in tensors:
+            group, order = self.model_param_group_index_map[parameter]
+            state = self.optimizer.state[self.optimizer.param_groups[group]["params"][order]]
+            tensors = {**tensors, **{key: value for key, value in state.items() if key == "step"}}
+        return original_set(self, parameter, tensors)
+
+    def load_state_dict(self: Any, state_dict: Any) -> Any:
+        # Loading gives all parameters one shared step tensor, which each of them would then advance.
+        result = original_load(self, state_dict)
+        for state in self.optimizer.state.values():
+            if isinstance(state.get("step"), torch.Tensor):
+                state["step"] = state["step"].clone()
+        return result
+
+    optimizer.sharded_state_dict = sharded_state_dict
+    optimizer._set_main_param_and_optimizer_states = set_states
+    optimizer.load_state_dict = load_state_dict
