@@ -1,0 +1,61 @@
+"""The built-in rewards by name.
+
+Guarantee: a name means one function; asking for an unknown name says which is nearest.
+"""
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import TypeVar
+
+from data.errors import UserError
+from relax_core.rewards.source import source_hash
+from relax_core.rewards.types import RewardFunction, RewardSpec
+
+F = TypeVar("F", bound=RewardFunction)
+
+_MODULES = ("relax_core.rewards.basic", "relax_core.rewards.numeric")
+_SPECS: dict[str, RewardSpec] = {}
+
+
+def register(name: str) -> Callable[[F], F]:
+    """Decorator: make a reward function available as ``--rm-type name``. Its docstring's first line is its help.
+
+    Raises:
+        ValueError: the name is taken by another function.
+    """
+
+    def add(function: F) -> F:
+        doc = (inspect.getdoc(function) or "").split("\n", 1)[0]
+        known = _SPECS.get(name)
+        if known and known.function.__module__ != function.__module__:
+            raise ValueError(f"reward {name!r} is already defined in {known.function.__module__}")
+        is_async = inspect.iscoroutinefunction(function)
+        _SPECS[name] = RewardSpec(name, function, is_async, doc, source_hash(function))
+        return function
+
+    return add
+
+
+def get(name: str) -> RewardSpec:
+    """The built-in reward of this name.
+
+    Raises:
+        UserError: there is none.
+    """
+    specs = builtin_rewards()
+    if name in specs:
+        return specs[name]
+    near = difflib.get_close_matches(name, specs, n=1)
+    raise UserError(
+        f"There is no reward named {name!r} (--rm-type or a row's metadata.rm_type).",
+        f"Did you mean {near[0]!r}?" if near else f"Choose one of {', '.join(specs)}, or pass --custom-rm-path.",
+    )
+
+
+def builtin_rewards() -> dict[str, RewardSpec]:
+    """All built-in rewards by name, in alphabetical order."""
+    for module in _MODULES:
+        importlib.import_module(module)
+    return dict(sorted(_SPECS.items()))

@@ -1,0 +1,59 @@
+"""What a reward function gets and what a reward is.
+
+Guarantee: these types need no other part of the library; a reward function may be tested with a ``RewardInput`` made by
+hand.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Score: TypeAlias = Any
+"""What a reward function may return: a number, ``None`` (no score: the sample is left out), or a dict of them."""
+
+RewardFunction: TypeAlias = "Callable[[RewardInput], Score | Awaitable[Score]]"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardInput:
+    """One sample, as a reward function sees it.
+
+    Attributes:
+        sample_id: names the sample in tables and messages.
+        prompt: rendered prompt.
+        response: decoded response.
+        label: the row's label as a Python value; None without one.
+        metadata: the row's metadata, a copy of this sample's own. A function may put ``raw_reward`` (a number) in it:
+            the value that metrics report in place of the score.
+        response_length: tokens of the response.
+        status: ``completed`` or ``truncated``; other samples are never scored.
+    """
+
+    sample_id: str
+    prompt: str
+    response: str
+    label: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    response_length: int = 0
+    status: str = "completed"
+
+
+@dataclass(frozen=True)
+class RewardSpec:
+    """A reward that can be asked for by name.
+
+    Attributes:
+        name: value of ``--rm-type``, or the path given as ``--custom-rm-path``.
+        function: takes a ``RewardInput``; may return an awaitable.
+        is_async: whether the function is a coroutine function, run concurrently with others of its kind.
+        doc: one line for help texts.
+        source_hash: SHA-256 of the source that the function was loaded from, see ``rewards.custom.source_hash``.
+        custom: whether it is the user's own.
+    """
+
+    name: str
+    function: RewardFunction
+    is_async: bool
+    doc: str
+    source_hash: str
+    custom: bool = False
