@@ -1,0 +1,66 @@
+"""Run one SGLang server: ``python -m relax_core.engines.serve <SGLang's own arguments>``.
+
+Guarantee: the same entry on CUDA and on a CPU; on CUDA nothing of SGLang is changed. Every process of the engine ends
+within about a second of its parent's death, SIGKILL included, so that a killed actor leaves no server behind.
+
+SGLang starts its workers with ``spawn``, which imports this module again as ``__mp_main__``: what stands at the top
+level is done in each process of the engine.
+"""
+
+import os
+import sys
+import threading
+import time
+
+PARENT = "RELAX_ENGINE_PARENT"
+"""Environment variable with the process id that the server must not outlive; without it: whoever started the server."""
+
+
+def end_with(parent: int, interval: float = 0.5) -> None:
+    """Start a thread that kills this process and all below it once its parent is no longer ``parent``."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(interval)
+        import psutil
+
+        for child in psutil.Process().children(recursive=True):
+            try:
+                child.kill()
+            except psutil.NoSuchProcess:
+                pass
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
+
+
+def prepare() -> None:
+    """What each process of the engine needs: the watch on its parent and, without a CUDA device, the CPU stand-in."""
+    # The variable names the parent of the server; a worker's parent is the server.
+    parent = int(os.environ.get(PARENT, 0)) if __name__ == "__main__" else 0
+    end_with(parent or os.getppid())
+    import torch
+
+    if not torch.cuda.is_available():
+        from relax_core.engines import cpu
+
+        cpu.install()
+
+
+def main() -> None:
+    """Serve until told to stop; whatever SGLang started is ended on the way out."""
+    from sglang.launch_server import run_server
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    try:
+        run_server(prepare_server_args(sys.argv[1:]))
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    prepare()
+
+if __name__ == "__main__":
+    main()
