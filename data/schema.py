@@ -163,8 +163,8 @@ def table(schema: pa.Schema, columns: Mapping[str, Any]) -> pa.Table:
 def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The table with exactly the schema's columns, order, types and metadata.
 
-    Missing columns that may be null are added; values are cast where nothing is lost (``large_string`` to ``string``,
-    ``int64`` to ``int32`` in range).
+    Missing columns that may be null are added; values are cast where they fit (``large_string`` to ``string``,
+    ``int64`` to ``int32`` in range, ``double`` rounded to ``float``).
 
     Raises:
         UserError: naming the column that is missing, unknown, of a wrong type, null or of a wrong length.
@@ -193,6 +193,8 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
         if column.null_count and not field.nullable:
             row = int(pc.index(column.is_null(), True).as_py())
             raise UserError(f"Column '{field.name}' of the {kind} table is null in row {row}.")
+        if pa.types.is_list(field.type) and pc.list_flatten(column).null_count:
+            raise UserError(f"Column '{field.name}' of the {kind} table has a null inside a list.")
         columns.append(column)
     result = pa.table(columns, schema=schema)
     _check_rows(result, kind)
