@@ -1,27 +1,31 @@
 """The options, one typed model per section of the specification.
 
-Guarantee: a field's name is its flag (``n_samples_per_prompt`` is ``--n-samples-per-prompt``), names are unique over all
-sections, and nothing in the project reads an option from anywhere else. Importing this module needs pydantic only.
+Guarantee: a field's name is its flag (``n_samples_per_prompt`` is ``--n-samples-per-prompt``), names are unique over
+all sections, and nothing in the project reads an option from anywhere else. Importing this module needs pydantic only.
 """
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from relax_core.config.sizes import ByteSize
+
 
 class Section(BaseModel):
     """A section of options: unknown names are refused, the docstring below a field is its help text."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, validate_assignment=True)
+    model_config = ConfigDict(
+        extra="forbid", use_attribute_docstrings=True, validate_assignment=True, allow_inf_nan=False
+    )
 
 
 class RunSection(Section):
     """Run"""
 
     run_dir: str | None = None
-    """Where the run lives: a folder or any fsspec URL. The same value again goes on with the run. Default: `runs/<time>`."""
+    """Where the run lives: a folder or any fsspec URL. The same again goes on with the run. Default: `runs/<time>`."""
     ray_address: str | None = None
-    """Ray head to use (`host:port`, or `auto`). Default: the one that `relax up` started, else one for this run only."""
+    """Ray head to use (`host:port`, or `auto`). Default: the one that `relax up` started, else one for this run."""
     engine_start_timeout: float = 600.0
     """Seconds that the start of an engine or of the trainer may take."""
     debug: bool = False
@@ -127,7 +131,7 @@ class RolloutSection(Section):
     """Stop token ids."""
     rollout_skip_special_tokens: bool = False
     """Leave special tokens out of the response text."""
-    update_weight_buffer_size: int = 512 * 1024 * 1024
+    update_weight_buffer_size: ByteSize = 512 * 1024 * 1024
     """Bytes of a bucket in which weights go to the engines."""
     check_weight_update_equal: bool = False
     """After each sync compare the engines' weights with the trainer's, and stop on a difference."""
@@ -296,7 +300,7 @@ class EvalSection(Section):
 
 
 class RelaxConfig(Section):
-    """Everything that decides a run. Every field has a default, so that a test or a form can start from `RelaxConfig()`."""
+    """Everything that decides a run. Every field has a default: a test or a form can start from `RelaxConfig()`."""
 
     run: RunSection = RunSection()
     cluster: ClusterSection = ClusterSection()

@@ -1,0 +1,47 @@
+"""Sizes that follow from the configuration.
+
+Guarantee: nothing else computes a world size, a number of engines or of replicas; all values are in devices or counts.
+They hold for a configuration that ``check`` accepts.
+"""
+
+from relax_core.config.sections import RelaxConfig
+
+
+def role_devices(config: RelaxConfig, role: str) -> int:
+    """Devices of a role in ``--resource``; 0 when the role is not there."""
+    replicas, devices = config.cluster.resource.get(role, (0, 0))
+    return replicas * devices
+
+
+def trainer_world_size(config: RelaxConfig) -> int:
+    """Ranks of the trainer: one per device of the role actor."""
+    return role_devices(config, "actor")
+
+
+def model_parallel_size(config: RelaxConfig) -> int:
+    """Ranks that hold one copy of the model: tensor-parallel times pipeline-parallel size."""
+    return config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size
+
+
+def data_parallel_size(config: RelaxConfig) -> int:
+    """Copies of the model in the trainer."""
+    return trainer_world_size(config) // model_parallel_size(config)
+
+
+def num_engines(config: RelaxConfig) -> int:
+    """SGLang engines: devices of the role rollout over devices of an engine."""
+    return role_devices(config, "rollout") // config.cluster.rollout_num_gpus_per_engine
+
+
+def samples_per_step(config: RelaxConfig) -> int:
+    """Samples of a rollout step: prompts times responses a prompt; 0 before ``--rollout-batch-size`` is set."""
+    return (config.rollout.rollout_batch_size or 0) * config.rollout.n_samples_per_prompt
+
+
+def longest_sample(config: RelaxConfig) -> int | None:
+    """Most tokens that a sample (prompt and response) can have, as far as the options bound it."""
+    rollout = config.rollout
+    bounds = [rollout.rollout_max_context_len]
+    if rollout.rollout_max_prompt_len is not None and rollout.rollout_max_response_len is not None:
+        bounds.append(rollout.rollout_max_prompt_len + rollout.rollout_max_response_len)
+    return min((bound for bound in bounds if bound is not None), default=None)
