@@ -1,0 +1,73 @@
+"""From scored rollouts to the rows that are trained on.
+
+Guarantee: one row per rollout sample, matched by ``sample_id``; a sample without a score keeps its row with an all-zero loss
+mask, so that it weighs nothing, and takes no part in its group's statistics; a ``remove_sample`` row takes part in the
+statistics but is not trained on.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from data.errors import UserError
+from data.ragged import Ragged
+from data.schema import BATCH
+from data.schema import table as make_table
+from relax_core.algorithms.registry import get_estimator
+from relax_core.algorithms.rewards import normalize_rewards
+from relax_core.config import RelaxConfig
+
+
+def training_batch(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) -> pa.Table:
+    """Normalise rewards and spread them over tokens.
+
+    Args:
+        rollout: schema ``ROLLOUT``, N rows.
+        rewards: schema ``REWARD``, the same sample ids in any order.
+
+    Returns:
+        Schema ``BATCH``, N rows in the order of ``rollout``.
+
+    Raises:
+        UserError: ids that do not match.
+    """
+    order = _match(rollout["sample_id"].to_pylist(), rewards["sample_id"].to_pylist())
+    scores = rewards["reward"].to_numpy(zero_copy_only=False).astype(np.float64)[order]  # null becomes NaN
+    options = config.algorithm
+    estimator = get_estimator(options.advantage_estimator)
+    normalized = normalize_rewards(
+        scores,
+        np.asarray(rollout["group_id"].to_pylist()),
+        kind="none" if options.disable_rewards_normalization else estimator.normalizer,
+        std=not options.disable_grpo_std_normalization,
+        expected_group_size=config.rollout.n_samples_per_prompt,
+    )
+    masks = Ragged.from_arrow(rollout["loss_mask"])
+    removed = rollout["remove_sample"].to_numpy(zero_copy_only=False).astype(bool)
+    trained = ~(np.isnan(scores) | removed)
+    mask = Ragged(masks.values * np.repeat(trained, masks.lengths).astype(np.uint8), masks.offsets)
+    spread = np.repeat(np.nan_to_num(normalized), masks.lengths).astype(np.float32)
+    advantages = Ragged(spread, masks.offsets)
+    return make_table(
+        BATCH,
+        {
+            **{name: rollout[name] for name in ("sample_id", "group_id", "tokens", "response_length")},
+            "loss_mask": mask.to_arrow(),
+            "rollout_log_probs": rollout["rollout_log_probs"],
+            "advantages": advantages.to_arrow(),
+            "returns": advantages.to_arrow(),
+            "reward": pa.array(scores, pa.float32(), from_pandas=True),
+        },
+    )
+
+
+def _match(wanted: list[str], given: list[str]) -> np.ndarray:
+    """[N] positions in ``given`` of the ids in ``wanted``."""
+    places = {sample_id: place for place, sample_id in enumerate(given)}
+    missing = [sample_id for sample_id in wanted if sample_id not in places]
+    if missing or len(places) != len(wanted):
+        example = missing[0] if missing else "(more rewards than samples)"
+        raise UserError(
+            f"Rollout and rewards do not have the same samples: {len(wanted)} and {len(places)} ids, e.g. {example}.",
+            "Delete the step's reward.parquet and run again.",
+        )
+    return np.array([places[sample_id] for sample_id in wanted], dtype=np.int64)
