@@ -1,0 +1,1 @@
+"""The graphs. The body of a flow reads as the algorithm."""

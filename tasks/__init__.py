@@ -1,0 +1,1 @@
+"""One module per stage, one Prefect task each; thin: call relax_core, write an artefact, return its record."""

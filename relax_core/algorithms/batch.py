@@ -1,8 +1,8 @@
 """From scored rollouts to the rows that are trained on.
 
-Guarantee: one row per rollout sample, matched by ``sample_id``; a sample without a score keeps its row with an all-zero loss
-mask, so that it weighs nothing, and takes no part in its group's statistics; a ``remove_sample`` row takes part in the
-statistics but is not trained on.
+Guarantee: one row per rollout sample, matched by ``sample_id``; a sample without a score keeps its row with an
+all-zero loss mask, so that it weighs nothing, and takes no part in its group's statistics; a ``remove_sample`` row
+takes part in the statistics but is not trained on.
 """
 
 import numpy as np

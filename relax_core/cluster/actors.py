@@ -1,8 +1,8 @@
 """Named actors: found again by name, started with a deadline and a reason.
 
-Guarantee: ``get_or_start`` returns a handle of an actor whose constructor has finished, or raises ``UserError`` within
-``timeout`` that says why (it could not be placed, and what the cluster has; its constructor failed; it took too long).
-It never returns a handle of a dead actor.
+Guarantee: ``get_or_start`` returns a handle of an actor whose constructor has finished, or raises ``UserError``
+within ``timeout`` that says why (it could not be placed, and what the cluster has; its constructor failed; it took
+too long). It never returns a handle of a dead actor.
 """
 
 import time

@@ -1,0 +1,90 @@
+"""``relax``: train, evaluate, up, status, down, models.
+
+Guarantee: a mistake is one paragraph on stderr and an exit code that is not 0; a traceback appears with ``--debug``
+only. ``relax --help`` imports neither torch, Ray nor Prefect.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from data.errors import UserError
+from relax_core import __version__
+
+COMMANDS = {
+    "train": "train a policy; the same --run-dir again goes on where it stopped",
+    "evaluate": "score a run's newest weights, or a Hugging Face folder, on evaluation sets",
+    "up": "start the standing Ray head and Prefect server",
+    "status": "show what stands and which actors live",
+    "down": "end what `relax up` started",
+    "models": "prepare a model folder: relax models smollm2 DIR",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        return _run(arguments)
+    except UserError as error:
+        if debug:
+            raise
+        print(f"relax: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nrelax: stopped; the same command goes on from the last finished task.", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        print(f"relax: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        return 1
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if arguments[0] in ("-V", "--version"):
+        print(f"relax {__version__}")
+        return 0
+    command, rest = arguments[0], arguments[1:]
+    if command not in COMMANDS:
+        raise UserError(f"relax {command}: there is no such command.", _nearest(command))
+    if command in ("train", "evaluate"):
+        from flows.cli import run
+
+        return run.train(rest) if command == "train" else run.evaluate(rest)
+    from flows.cli import standing
+
+    parser = argparse.ArgumentParser(prog=f"relax {command}", description=COMMANDS[command], allow_abbrev=False)
+    return int(getattr(standing, command)(parser, rest))
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {text}" for name, text in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: relax COMMAND [options]",
+            "",
+            "Post-training of language models as a durable pipeline.",
+            "",
+            *lines,
+            "",
+            "`relax COMMAND --help` lists a command's options.",
+        ]
+    )
+
+
+def _nearest(command: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(command, COMMANDS, n=1)
+    hint = f"Did you mean `relax {near[0]}`? " if near else ""
+    return f"{hint}Commands: {', '.join(COMMANDS)}."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

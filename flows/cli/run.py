@@ -1,0 +1,68 @@
+"""``relax train`` and ``relax evaluate``."""
+
+import logging
+import sys
+import time
+import warnings
+
+from data.store import RunStore
+from relax_core.config import RelaxConfig, Source, options_help, parse_arguments, read_config, with_options
+from relax_core.run.session import read_run_config
+
+
+def train(arguments: list[str]) -> int:
+    """Train, or go on with a run, or say that it is complete."""
+    if _help_wanted(arguments):
+        print(_usage("train"))
+        return 0
+    config, sources = _configuration(arguments)
+    _quiet_logs()
+    from flows.train import train as run_training
+
+    run_training(config, sources)
+    return 0
+
+
+def evaluate(arguments: list[str]) -> int:
+    """Score weights on evaluation sets."""
+    if _help_wanted(arguments):
+        print(_usage("evaluate"))
+        return 0
+    given = parse_arguments(arguments)
+    config, _ = read_config(arguments)
+    run_dir = config.run.run_dir
+    if run_dir is None:
+        config.run.run_dir = time.strftime("runs/evaluation-%Y%m%d-%H%M%S")
+    elif RunStore(run_dir).exists("config.yaml"):
+        given.pop("config", None)
+        config = with_options(read_run_config(run_dir), given)
+    _quiet_logs()
+    from flows.evaluate import evaluate as run_evaluation
+
+    run_evaluation(config)
+    return 0
+
+
+def _help_wanted(arguments: list[str]) -> bool:
+    return any(argument in ("-h", "--help") for argument in arguments)
+
+
+def _usage(command: str) -> str:
+    return f"usage: relax {command} [--config RUN.yaml] [options]\n\n{options_help()}"
+
+
+def _configuration(arguments: list[str]) -> tuple[RelaxConfig, dict[str, Source]]:
+    config, sources = read_config(arguments)
+    if config.run.run_dir is None:
+        config.run.run_dir = time.strftime("runs/%Y%m%d-%H%M%S")
+        print(f"run directory: {config.run.run_dir} (--run-dir {config.run.run_dir} goes on with it)", file=sys.stderr)
+        sources["run_dir"] = "derived"
+    return config, sources
+
+
+def _quiet_logs() -> None:
+    """Our own warnings on stderr; those of libraries do not help the person at the keyboard."""
+    warnings.filterwarnings("ignore")
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
+    for name in ("prefect", "httpx", "transformers"):
+        logging.getLogger(name).setLevel(logging.ERROR)

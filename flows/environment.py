@@ -1,0 +1,26 @@
+"""Environment of Prefect and Ray, set before either is imported.
+
+Guarantee: importing this module (and with it any flow) makes no network call, and afterwards Prefect and Ray call
+nobody; a standing Prefect server of `relax up` is used where there is one. Variables that the user has set are kept.
+"""
+
+import os
+
+from relax_core.cluster.services import QUIET, recorded
+
+
+def prepare() -> None:
+    """Set what is not set. Safe to call again."""
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    # A cold start of the temporary server takes 7 to 18 s, near Prefect's limit of 20 s on a busy machine.
+    os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "8")
+    os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "relax_core,data,tasks,flows")
+    server = recorded().get("prefect")
+    if server is not None:
+        os.environ.setdefault("PREFECT_API_URL", server.address)
+
+
+prepare()

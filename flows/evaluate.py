@@ -1,0 +1,84 @@
+"""The evaluation flow: a run's newest weights, or a Hugging Face folder, on evaluation sets.
+
+Guarantee: training is not touched: no step, cursor or checkpoint changes, and the trainer ends at the version where
+the run is. Results are ``<run>/evaluations/<version>/<set>.parquet`` and ``metrics.json``.
+"""
+
+from typing import Any
+
+import flows.environment  # noqa: F401  # isort: skip  # what Prefect reads from the environment when it is imported
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+
+from data.errors import UserError
+from flows.launch import checked, open_run
+from relax_core.config import RelaxConfig
+from relax_core.rollout.evaluate import evaluate_set
+from relax_core.run.ports import Backend, EnginesPort
+from relax_core.run.recovery import bring_trainer_to
+from relax_core.run.session import RunSession
+
+
+@task(name="ensure_engines", cache_policy=NO_CACHE, persist_result=False)
+def engines_at(run: RunSession, version: int) -> EnginesPort:
+    """Engines with the weights of a version; version 0 needs no trainer."""
+    if version == 0:
+        engines = run.ensure_rollout()
+        engines.abort_all()
+        return engines
+    run.ensure()
+    bring_trainer_to(version, run.trainer, run.history, run.progress.note)
+    run.trainer.push_weights(version, run.engines.urls)
+    return run.engines
+
+
+@task(name="evaluate", cache_policy=NO_CACHE, persist_result=False)
+def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, float]:
+    """Metrics of all sets."""
+    metrics: dict[str, float] = {}
+    folder = f"evaluations/{version:06d}"
+    with run.progress.stage(version, "evaluate"):
+        for name, prompts in run.evaluation_sets.items():
+            table, scores = evaluate_set(
+                name,
+                prompts,
+                engines.urls,
+                run.config,
+                step=version - 1,
+                tokenizer=run.tokenizer,
+                progress=run.progress.update,
+            )
+            run.store.write_table(f"{folder}/{name}.parquet", table)
+            metrics.update(scores)
+    run.store.write_json(f"{folder}/metrics.json", {"version": version, **metrics})
+    return metrics
+
+
+@flow(name="evaluate")
+def evaluate_flow(config: RelaxConfig) -> dict[str, Any]:
+    """Score weights on evaluation sets."""
+    with open_run(config, training=False) as run:
+        version = run.next_step()
+        engines = engines_at(run, version)
+        metrics = score(run, engines, version)
+        return {"run": run.store.url, "version": version, "metrics": metrics}
+
+
+def evaluate(config: RelaxConfig, backend: Backend | None = None) -> dict[str, Any]:
+    """Score a run's newest weights, or ``--hf-checkpoint`` where the run directory holds no run.
+
+    Returns:
+        ``run``, ``version`` (finished steps) and ``metrics``.
+
+    Raises:
+        UserError: no evaluation set, or a mistake in the options or files.
+    """
+    config = checked(config, "evaluate")
+    with open_run(config, backend=backend, training=False) as run:
+        if not run.evaluation_sets:
+            raise UserError("There is no evaluation set.", "Give --eval-prompt-data NAME PATH.")
+        result = evaluate_flow(config)
+    print(f"version {result['version']} of {result['run']}")
+    for name, value in result["metrics"].items():
+        print(f"  {name:40} {value:.4f}")
+    return result

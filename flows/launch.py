@@ -1,0 +1,56 @@
+"""From a configuration to an open run.
+
+Guarantee: everything that can be checked without an engine is checked before one starts, and what this process
+started is ended when the run is closed; standing engines stay unless the run is finished.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from relax_core.cluster.backend import RayBackend
+from relax_core.config import RelaxConfig, Source, prepare
+from relax_core.config.rules import Purpose
+from relax_core.rewards.score import check_reward
+from relax_core.run.ports import Backend
+from relax_core.run.session import RunSession, run_id
+from relax_core.tracking.progress import Progress
+
+
+def checked(config: RelaxConfig, purpose: Purpose = "train") -> RelaxConfig:
+    """Resolved and validated; raises ``UserError`` with all that is wrong."""
+    config = prepare(config, purpose)
+    check_reward(config)
+    return config
+
+
+_OPEN: dict[str, RunSession] = {}
+
+
+@contextlib.contextmanager
+def open_run(
+    config: RelaxConfig,
+    sources: Mapping[str, Source] | None = None,
+    backend: Backend | None = None,
+    training: bool = True,
+) -> Iterator[RunSession]:
+    """An open run, closed at the end; inside the ``with`` of the same run, that run.
+
+    Args:
+        config: checked.
+        sources: origin of each option, for ``config.yaml``.
+        backend: another way to engines than Ray (tests, benchmarks).
+        training: False for a look at a run that changes nothing of it.
+    """
+    name = run_id(str(config.run.run_dir))
+    if name in _OPEN:
+        yield _OPEN[name]
+        return
+    backend = backend or RayBackend(config, name)
+    run = _OPEN[name] = RunSession(config, sources or {}, backend, Progress(), training)
+    try:
+        yield run
+        if training and run.next_step() >= run.total_steps:
+            backend.release()
+    finally:
+        del _OPEN[name]
+        run.close()

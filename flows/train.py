@@ -1,0 +1,98 @@
+"""The training flow: one subflow per rollout step, one task per stage.
+
+Guarantee: ``train(config)`` runs what is not yet finished in the run directory and nothing else; a finished run
+returns at once and starts no engine.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import flows.environment  # noqa: F401  # isort: skip  # what Prefect reads from the environment when it is imported
+from prefect import flow, tags
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
+from flows.crashed import mark_crashed
+from flows.launch import checked, open_run
+from relax_core.config import RelaxConfig, Source
+from relax_core.run.ports import Backend
+from relax_core.run.session import RunSession
+from tasks import artefacts
+from tasks.advantage import advantage
+from tasks.checkpoint import checkpoint
+from tasks.commit import commit
+from tasks.ensure_engines import ensure_engines
+from tasks.evaluate import evaluate, evaluate_before
+from tasks.generate import generate
+from tasks.reward import reward
+from tasks.train import train as train_stage
+from tasks.weight_sync import weight_sync
+
+
+@flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
+def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
+    """One step: generate, score, learn, sync."""
+    ensure_engines(run, step)
+    done = {}
+    if step == 0 and run.evaluates_before_training:
+        done["evaluate_before"] = evaluate_before(run, step)
+    done["generate"] = rollout = generate(run, step)
+    done["reward"] = rewards = reward(run, step, rollout)
+    done["advantage"] = batch = advantage(run, step, rollout, rewards)
+    done["train"] = update = train_stage(run, step, batch)
+    weight_sync(run, step, update)
+    saved = checkpoint(run, step, update) if run.checkpoint_due(step) else None
+    if run.evaluation_due(step):
+        done["evaluate"] = evaluate(run, step, update)
+    return commit(run, step, done, saved)
+
+
+@flow(name="train")
+def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) -> dict[str, Any]:
+    """Every step that the run directory lacks."""
+    with open_run(config, sources) as run, tags(run.id):
+        mark_crashed(run.id)
+        first = run.next_step()
+        run.progress.begin(run.store.url, run.total_steps, first)
+        bar = artefacts.start(run, first)
+        manifest: dict[str, Any] = {}
+        for step in range(first, run.total_steps):
+            # The heartbeat of a subflow costs a second a step; the parent's shows that the run lives.
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                manifest = rollout_step(run, step)
+            artefacts.progress(run, bar, step + 1)
+        artefacts.summary(run, run.progress.closing_text())
+        return {"run": run.store.url, "steps": run.total_steps, "redone": run.redone, "metrics": manifest["metrics"]}
+
+
+def train(
+    config: RelaxConfig, sources: Mapping[str, Source] | None = None, backend: Backend | None = None
+) -> dict[str, Any]:
+    """Train a policy; with the same run directory again, go on. This is what ``relax train`` calls.
+
+    Args:
+        config: options; derived values are filled in here.
+        sources: origin of each option, kept in ``<run>/config.yaml``.
+        backend: another way to engines than Ray (tests, benchmarks).
+
+    Returns:
+        ``run`` (its address), ``steps``, ``redone`` (steps trained again on stored batches) and ``metrics``.
+
+    Raises:
+        UserError: a mistake in the options or files, or an engine that did not come up.
+    """
+    config = checked(config)
+    with open_run(config, sources, backend) as run:
+        if run.next_step() >= run.total_steps:
+            run.progress.note(
+                f"{run.store.url} is complete: {run.total_steps} steps (a larger --num-rollout adds some)"
+            )
+            manifest = run.store.read_manifest(run.total_steps - 1) or {}
+            return {
+                "run": run.store.url,
+                "steps": run.total_steps,
+                "redone": [],
+                "metrics": manifest.get("metrics", {}),
+            }
+        run.check_prompts()
+        with tags(run.id):
+            return train_flow(config, dict(sources or {}))

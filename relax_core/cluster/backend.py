@@ -1,0 +1,178 @@
+"""Engines as Ray actors: found by name under a standing head, started where they are missing.
+
+Guarantee: ``ensure`` returns live engines or says which did not come up and why; calling it again costs milliseconds
+when all live. Control calls go to each engine; nothing here goes through a router.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import ray
+
+from data.errors import UserError
+from data.store import RunStore, TableRef
+from relax_core.cluster import services
+from relax_core.cluster.actors import ActorDied, find, get_or_start, kill, result
+from relax_core.cluster.head import connected
+from relax_core.config import RelaxConfig
+from relax_core.config.derived import num_engines, trainer_world_size
+from relax_core.engines.actor import SGLangEngine
+from relax_core.engines.spec import engine_spec
+from relax_core.training.actor import start_trainer
+
+_CONTROL_TIMEOUT = 60.0
+
+
+class RayTrainer:
+    """The trainer behind its leading actor, rank 0. Every mutating call carries this driver's epoch."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._epoch = result(handle.attach.remote(), _CONTROL_TIMEOUT, "the trainer")
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return result(getattr(self._handle, method).remote(self._epoch, *args), None, "the trainer")
+
+    def status(self) -> Mapping[str, Any]:
+        return dict(result(self._handle.status.remote(), _CONTROL_TIMEOUT, "the trainer"))
+
+    def initialise(self) -> None:
+        self._call("initialise")
+
+    def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
+        return dict(self._call("train", base, target, batch, store_url, weights_id))
+
+    def save(self, url: str, iteration: int) -> Mapping[str, Any]:
+        return dict(self._call("save", url, iteration))
+
+    def load(self, url: str, iteration: int) -> None:
+        self._call("load", url, iteration)
+
+    def push_weights(self, version: int, urls: Sequence[str]) -> Mapping[str, Any]:
+        return dict(self._call("push_weights", version, list(urls)))
+
+    def export_hf(self, folder: str) -> None:
+        self._call("export_hf", folder)
+
+
+class RayEngines:
+    """SGLang engines behind their actors."""
+
+    def __init__(self, handles: Sequence[Any], urls: Sequence[str]) -> None:
+        self._handles = list(handles)
+        self.urls = list(urls)
+
+    def _each(self, method: str) -> list[Any]:
+        calls = [getattr(handle, method).remote() for handle in self._handles]
+        return [result(call, _CONTROL_TIMEOUT, f"engine {i}") for i, call in enumerate(calls)]
+
+    def versions(self) -> list[int | None]:
+        return [info.weight_version for info in self._each("info")]
+
+    def abort_all(self) -> None:
+        self._each("abort_all")
+
+    def check(self) -> None:
+        self._each("check")
+
+
+class RayBackend:
+    """Starts or finds the trainer and the engines of a run.
+
+    Args:
+        run_id: names of the actors begin with it.
+    """
+
+    def __init__(self, config: RelaxConfig, run_id: str) -> None:
+        self._config = config
+        self._run_id = run_id
+        self._stack = contextlib.ExitStack()
+        self._standing: bool | None = None
+        self._trainer: RayTrainer | None = None
+        self._trainer_handle: Any = None
+
+    def _connect(self) -> None:
+        if self._standing is None:
+            self._standing = self._stack.enter_context(connected(self._config.run.ray_address))
+
+    def ensure_rollout(self) -> RayEngines:
+        self._connect()
+        return self._ensure_engines()
+
+    def ensure(self) -> tuple[RayTrainer, RayEngines]:
+        self._connect()
+        with ThreadPoolExecutor(2) as pool:  # both take tens of seconds, mostly imports
+            engines = pool.submit(self._ensure_engines)
+            trainer = self._ensure_trainer()
+            return trainer, engines.result()
+
+    @property
+    def device(self) -> str:
+        return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+
+    def _ensure_trainer(self) -> RayTrainer:
+        name = f"{self._run_id}.trainer"
+        handle = start_trainer(
+            self._config,
+            name,
+            device=self.device,
+            timeout=self._config.run.engine_start_timeout,
+            detached=bool(self._standing),
+        )
+        if self._trainer is None or handle != self._trainer_handle:
+            self._trainer, self._trainer_handle = RayTrainer(handle), handle
+        return self._trainer
+
+    def _ensure_engines(self) -> RayEngines:
+        count = num_engines(self._config)
+        with ThreadPoolExecutor(count) as pool:
+            found = list(pool.map(self._ensure_engine, range(count)))
+        return RayEngines([handle for handle, _ in found], [url for _, url in found])
+
+    def _ensure_engine(self, index: int) -> tuple[Any, str]:
+        name = f"{self._run_id}.engine-{index}"
+        handle = find(name)
+        if handle is not None:
+            try:
+                return handle, result(handle.check.remote(), _CONTROL_TIMEOUT, name).url
+            except UserError:
+                kill(name)  # its server died, or hangs: a new one takes its place
+        timeout = self._config.run.engine_start_timeout
+        spec = engine_spec(self._config, index, device=self.device, log_dir=self.log_dir())
+        gpus = self._config.cluster.rollout_num_gpus_per_engine if self.device == "cuda" else 0
+        handle, _ = get_or_start(
+            SGLangEngine, name, args=(spec,), num_gpus=gpus, timeout=timeout, detached=bool(self._standing)
+        )
+        try:
+            return handle, result(handle.start.remote(), timeout + 30, name).url
+        except UserError:
+            kill(name)
+            raise
+
+    def log_dir(self) -> str:
+        """Folder of the engines' logs: in the run directory where that is a local folder."""
+        local = RunStore(str(self._config.run.run_dir)).local_path("logs")
+        folder = local or str(services.home() / "logs" / self._run_id)
+        os.makedirs(folder, exist_ok=True)
+        return folder
+
+    def release(self) -> None:
+        """End the run's actors, also under a standing head: a finished run needs none."""
+        if self._standing is None:
+            return
+        for index in range(num_engines(self._config)):
+            handle = find(f"{self._run_id}.engine-{index}")
+            if handle is not None:
+                with contextlib.suppress(UserError, ActorDied):
+                    result(handle.stop.remote(), _CONTROL_TIMEOUT, "an engine")
+                kill(f"{self._run_id}.engine-{index}")
+        for rank in range(trainer_world_size(self._config)):
+            kill(f"{self._run_id}.trainer-rank-{rank}")
+
+    def close(self) -> None:
+        if self._standing is False:
+            self.release()
+        self._stack.close()

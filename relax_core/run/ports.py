@@ -1,0 +1,72 @@
+"""What a run needs of its engines, as protocols.
+
+Guarantee: everything above (tasks, flows, recovery) talks to a trainer and to rollout engines through these methods
+only, so that the real actors, a fake trainer in a test and an engine with immediate answers in a benchmark are
+exchangeable.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from data.store import TableRef
+
+
+class TrainerPort(Protocol):
+    """The trainer as one object, however many ranks it has. Versions count the rollout steps that were trained."""
+
+    def status(self) -> Mapping[str, Any]:
+        """``version``, ``last_batch_sha256`` and ``weights_id`` (None at first), ``dirty``, ..."""
+
+    def initialise(self) -> None:
+        """Go to version 0: the weights that the run starts from, a fresh optimiser."""
+
+    def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
+        """Train on a stored batch, from version ``base`` to ``target``; answers again for an update that it has made.
+
+        Returns ``metrics`` (name to float) and ``optimizer_step``. Raises ``VersionMismatch`` for another base.
+        """
+
+    def save(self, url: str, iteration: int) -> Mapping[str, Any]:
+        """Write the checkpoint of the current version, which is ``iteration + 1``."""
+
+    def load(self, url: str, iteration: int) -> None:
+        """Become what was saved as ``iteration``."""
+
+    def push_weights(self, version: int, urls: Sequence[str]) -> Mapping[str, Any]:
+        """Bring the engines to ``version``, which must be the trainer's own; engines that have it are left alone."""
+
+    def export_hf(self, folder: str) -> None:
+        """Write the weights as a Hugging Face folder."""
+
+
+class EnginesPort(Protocol):
+    """The rollout engines."""
+
+    @property
+    def urls(self) -> list[str]:
+        """Addresses of the live engines."""
+
+    def versions(self) -> list[int | None]:
+        """Weight version of each engine, read from the engine; None while its weights are in between."""
+
+    def abort_all(self) -> None:
+        """End what a former driver left running in the engines."""
+
+    def check(self) -> None:
+        """Raise ``UserError`` naming an engine that is not alive, with the end of its log."""
+
+
+class Backend(Protocol):
+    """Starts or finds the engines."""
+
+    def ensure(self) -> tuple[TrainerPort, EnginesPort]:
+        """Live trainer and engines; what is missing or dead is started anew."""
+
+    def ensure_rollout(self) -> EnginesPort:
+        """Live engines alone, for weights that need no trainer."""
+
+    def release(self) -> None:
+        """End the run's engines, also standing ones: a finished run needs none."""
+
+    def close(self) -> None:
+        """End what this process owns; standing engines stay."""

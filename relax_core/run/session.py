@@ -1,0 +1,237 @@
+"""The open run: configuration, run directory, prompts, engines.
+
+Guarantee: opening is cheap and checks everything that can be checked without an engine (configuration against the run
+directory, model and data files, a writable store) before anything expensive starts; all that later steps need to know
+is derived from the run directory, so that a second process goes on where the first one was killed.
+"""
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data.cursor import Cursor
+from data.errors import UserError
+from data.prompts import PromptDataset, load_prompts
+from data.store import RunStore
+from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options
+from relax_core.run.ports import Backend, EnginesPort, TrainerPort
+from relax_core.run.records import StageRecords, fingerprint
+from relax_core.run.recovery import History
+
+log = logging.getLogger(__name__)
+
+
+def run_id(url: str) -> str:
+    """Name of a run in Ray and Prefect: the last part of its folder and a hash of the whole address."""
+    address = url if "://" in url else os.path.realpath(url)
+    name = address.rstrip("/").rsplit("/", 1)[-1]
+    safe = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:40]
+    return f"{safe}-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
+
+
+class RunSession:
+    """An open run.
+
+    Args:
+        config: resolved and validated configuration with ``run.run_dir`` set.
+        sources: origin of each option, written to ``config.yaml``.
+        backend: how engines are found or started.
+        progress: what is told of the stages (see ``relax_core.tracking.progress``).
+        training: False for a look at a run: its ``config.yaml`` stays as it is.
+    """
+
+    def __init__(
+        self,
+        config: RelaxConfig,
+        sources: Mapping[str, Source],
+        backend: Backend,
+        progress: Any,
+        training: bool = True,
+    ) -> None:
+        if config.run.run_dir is None:
+            raise UserError("--run-dir is not set.", "Name a folder or an fsspec URL.")
+        self.config = config
+        self.backend = backend
+        self.progress = progress
+        self.store = RunStore(config.run.run_dir)
+        self.id = run_id(config.run.run_dir)
+        self.records = StageRecords(self.store)
+        self.store.check_writable()
+        if training:
+            self._keep_configuration(sources)
+            self.total_steps = self._total_steps()
+        self.redone: list[int] = []
+        self._engines: tuple[TrainerPort, EnginesPort] | None = None
+
+    def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
+        old = self.store.read_bytes("config.yaml") if self.store.exists("config.yaml") else None
+        if old:
+            run_file.refuse_other_configuration(run_file.load(old.decode())[0], self.config)
+        self.store.write_bytes("config.yaml", run_file.dump(self.config, sources).encode())
+
+    # Prompts
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """Tokenizer of ``--hf-checkpoint``."""
+        from transformers import AutoTokenizer  # here: it costs a second that a finished run does not need
+
+        return AutoTokenizer.from_pretrained(str(self.config.checkpoint.hf_checkpoint))
+
+    def _load_prompts(self, source: str, input_key: str, label_key: str | None) -> PromptDataset:
+        options, rollout = self.config.data, self.config.rollout
+        return load_prompts(
+            source,
+            tokenizer=self.tokenizer,
+            input_key=input_key,
+            label_key=label_key,
+            metadata_key=options.metadata_key,
+            tool_key=options.tool_key,
+            apply_chat_template=options.apply_chat_template,
+            template_kwargs=options.apply_chat_template_kwargs,
+            system_prompt=options.system_prompt,
+            max_prompt_len=rollout.rollout_max_prompt_len,
+        )
+
+    @cached_property
+    def prompts(self) -> PromptDataset:
+        """Training prompts."""
+        options = self.config.data
+        return self._load_prompts(str(options.prompt_data), options.input_key, options.label_key)
+
+    @cached_property
+    def evaluation_sets(self) -> dict[str, PromptDataset]:
+        """Evaluation prompts by the name of their set."""
+        options = self.config.eval
+        pairs = options.eval_prompt_data or []
+        return {
+            name: self._load_prompts(
+                path,
+                options.eval_input_key or self.config.data.input_key,
+                options.eval_label_key or self.config.data.label_key,
+            )
+            for name, path in zip(pairs[::2], pairs[1::2], strict=True)
+        }
+
+    def check_prompts(self) -> None:
+        """Read all prompts now, so that a bad row is an error before an engine starts."""
+        _ = self.prompts, self.evaluation_sets
+
+    @property
+    def evaluates_before_training(self) -> bool:
+        """Whether the first weights are scored."""
+        options = self.config.eval
+        return bool(options.eval_interval and self.evaluation_sets and not options.skip_eval_before_train)
+
+    # Where the run is
+
+    def _total_steps(self) -> int:
+        rollout = self.config.rollout
+        if rollout.num_rollout is not None:
+            return rollout.num_rollout
+        steps = len(self.prompts) * int(rollout.num_epoch or 0) // int(rollout.rollout_batch_size or 1)
+        if steps == 0:
+            raise UserError(
+                f"--num-epoch {rollout.num_epoch} of {len(self.prompts)} prompts gives no whole step of "
+                f"--rollout-batch-size {rollout.rollout_batch_size}.",
+                "Lower --rollout-batch-size or raise --num-epoch.",
+            )
+        return steps
+
+    def next_step(self) -> int:
+        """First step without a manifest."""
+        last = self.store.last_complete_step()
+        return 0 if last is None else last + 1
+
+    def cursor(self, step: int) -> Cursor:
+        """Where the prompts of ``step`` begin."""
+        if step == 0:
+            return Cursor()
+        manifest = self.store.read_manifest(step - 1)
+        if manifest is None:
+            raise UserError(
+                f"The manifest of step {step - 1} is missing from {self.store.url}.", "Restore it, or start a new run."
+            )
+        return Cursor.from_json(manifest["cursor"])
+
+    @cached_property
+    def history(self) -> History:
+        return History(self.store, self.records, self.checkpoint_url, self._start_id())
+
+    @property
+    def checkpoint_url(self) -> str:
+        return self.config.checkpoint.save or self.store.uri("checkpoints")
+
+    def _start_id(self) -> str:
+        """Identity of the first weights: names, sizes and shapes, not the whole content (gigabytes) nor times."""
+        folder = Path(self.config.checkpoint.load or str(self.config.checkpoint.hf_checkpoint))
+        files = sorted((f.name, f.stat().st_size) for f in folder.glob("*.safetensors"))
+        return fingerprint({"files": files, "config": _digest(folder / "config.json")})
+
+    # Identity of stages
+
+    def stage_key(self, stage: Stage, step: int, inputs: Mapping[str, Any]) -> str:
+        """Identity of a stage: its options, its inputs, its place in the run."""
+        options = options_hash(stage_options(self.config, stage))
+        return fingerprint({"stage": stage, "step": step, "options": options, "inputs": dict(inputs)})
+
+    # When
+
+    def checkpoint_due(self, step: int) -> bool:
+        interval = self.config.checkpoint.save_interval
+        return step + 1 == self.total_steps or bool(interval and (step + 1) % interval == 0)
+
+    def evaluation_due(self, step: int) -> bool:
+        interval = self.config.eval.eval_interval
+        return bool(interval and (step + 1) % interval == 0)
+
+    # Engines
+
+    def ensure(self) -> None:
+        """Live trainer and engines; starts what is missing."""
+        self._engines = self.backend.ensure()
+
+    def ensure_rollout(self) -> EnginesPort:
+        """Live engines without a trainer."""
+        return self.backend.ensure_rollout()
+
+    @property
+    def trainer(self) -> TrainerPort:
+        return self._live()[0]
+
+    @property
+    def engines(self) -> EnginesPort:
+        return self._live()[1]
+
+    def _live(self) -> tuple[TrainerPort, EnginesPort]:
+        if self._engines is None:
+            self.ensure()
+        assert self._engines is not None
+        return self._engines
+
+    def say(self) -> Callable[[str], None]:
+        """One line for the person watching."""
+        return self.progress.note
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def read_run_config(url: str) -> RelaxConfig:
+    """The configuration of an existing run.
+
+    Raises:
+        UserError: there is no run at ``url``.
+    """
+    store = RunStore(url)
+    if not store.exists("config.yaml"):
+        raise UserError(f"There is no run in {url} (no config.yaml).", "Give the --run-dir of a `relax train`.")
+    return run_file.load(store.read_bytes("config.yaml").decode())[0]

@@ -1,0 +1,78 @@
+"""What a run shows in Prefect's interface: a progress bar, a table and links per step, a summary at the end.
+
+Guarantee: nothing here decides anything; a run whose artefacts cannot be written goes on and says so in the log.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, ParamSpec
+from uuid import UUID
+
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
+
+from relax_core.run.session import RunSession
+
+log = logging.getLogger(__name__)
+P = ParamSpec("P")
+SHOWN = ("reward/mean", "response_len/mean", "truncated_ratio", "loss", "grad_norm", "train_rollout_logprob_abs_diff")
+
+
+def _optional(write: Callable[P, Any]) -> Callable[P, Any]:
+    @wraps(write)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        try:
+            return write(*args, **kwargs)
+        except Exception as error:  # a picture is never worth a run
+            log.warning("artefact not written: %s", error)
+            return None
+
+    return guarded
+
+
+def _key(run: RunSession, what: str) -> str:
+    """Prefect allows lower-case letters, digits and dashes."""
+    return "".join(c if c.isalnum() else "-" for c in f"{run.id}-{what}".lower())
+
+
+@_optional
+def start(run: RunSession, done: int) -> UUID | None:
+    """The run's progress bar."""
+    identifier = create_progress_artifact(
+        100.0 * done / run.total_steps, key=_key(run, "progress"), description=run.store.url
+    )
+    return identifier if isinstance(identifier, UUID) else None
+
+
+@_optional
+def progress(run: RunSession, identifier: UUID | None, done: int) -> None:
+    """Move the bar."""
+    if identifier is not None:
+        update_progress_artifact(identifier, 100.0 * done / run.total_steps)
+
+
+@_optional
+def step(run: RunSession, number: int, manifest: Mapping[str, Any]) -> None:
+    """A step's metrics, seconds and files."""
+    rows = [{"what": name, "value": _short(value)} for name, value in sorted(manifest["metrics"].items())]
+    rows += [{"what": f"seconds/{name}", "value": _short(value)} for name, value in manifest["seconds"].items()]
+    create_table_artifact(rows, key=_key(run, "step"), description=f"Step {number} of {run.store.url}")
+    uri = run.store.uri(run.store.step_path(number, ""))
+    link = uri if "://" in uri else f"file://{uri}"
+    create_link_artifact(link, f"step {number}: Parquet files", key=_key(run, "files"))
+
+
+@_optional
+def summary(run: RunSession, text: str) -> None:
+    """The closing summary."""
+    create_markdown_artifact(text, key=_key(run, "summary"), description=run.store.url)
+
+
+def _short(value: Any) -> Any:
+    return round(value, 5) if isinstance(value, float) else value

@@ -1,0 +1,20 @@
+"""Reward: a score for every sample, matched by its id, into ``reward.parquet``."""
+
+from typing import Any
+
+from relax_core.rewards.score import reward_source_hash, score_table
+from relax_core.run.records import StageRecord
+from relax_core.run.session import RunSession
+from tasks.stage import stage
+
+
+def _identity(run: RunSession, step: int) -> dict[str, Any]:
+    return {"source": reward_source_hash(run.config)}
+
+
+@stage("reward", _identity)
+def reward(run: RunSession, step: int, key: str, rollout: StageRecord) -> StageRecord:
+    """Scores of the rollout."""
+    table = score_table(run.store.read_table(rollout.table), run.config)
+    reference = run.store.write_table(run.store.step_path(step, "reward.parquet"), table)
+    return StageRecord("reward", key, {"reward": reference})

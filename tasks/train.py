@@ -1,0 +1,33 @@
+"""Train: one update of the policy, version ``step`` to ``step + 1``, by compare-and-swap inside the trainer.
+
+Guarantee: however often this runs, the update is applied once. A trainer that is elsewhere (it was restarted, or a
+killed driver's call went on with another batch) is first brought to the base version.
+"""
+
+from typing import Any
+
+from relax_core.training.errors import VersionMismatch
+
+from relax_core.run.records import StageRecord
+from relax_core.run.recovery import bring_trainer_to
+from relax_core.run.session import RunSession
+from tasks.stage import stage
+
+
+def _identity(run: RunSession, step: int) -> dict[str, Any]:
+    return {"weights": run.history.weights_id(step)}
+
+
+@stage("train", _identity)
+def train(run: RunSession, step: int, key: str, batch: StageRecord) -> StageRecord:
+    """The update of this step."""
+    arguments = (step, step + 1, batch.table, run.store.url, key)
+    try:
+        result = run.trainer.train(*arguments)
+    except VersionMismatch as mismatch:
+        run.progress.note(str(mismatch))
+        run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
+        result = run.trainer.train(*arguments)
+    run.store.write_json(run.store.step_path(step, "train.json"), dict(result))
+    values = {"metrics": result["metrics"], "optimizer_step": result["optimizer_step"], "version": step + 1}
+    return StageRecord("train", key, {}, values)

@@ -1,0 +1,13 @@
+"""Weight sync: the engines get the trainer's weights. Idempotent: an engine that has the version is left alone."""
+
+from typing import Any
+
+from relax_core.run.records import StageRecord
+from relax_core.run.session import RunSession
+from tasks.stage import action
+
+
+@action("weight_sync")
+def weight_sync(run: RunSession, step: int, update: StageRecord) -> dict[str, Any]:
+    """Bring every engine to the version that this step made."""
+    return dict(run.trainer.push_weights(int(update.values["version"]), run.engines.urls))

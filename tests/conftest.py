@@ -1,0 +1,55 @@
+"""What the whole suite shares: quiet libraries, one Prefect server, one Ray head, tiny models. Each is started once."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def relax_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A RELAX_HOME of its own, so that no test sees the services of the person who runs it."""
+    folder = tmp_path_factory.mktemp("relax-home")
+    before = os.environ.get("RELAX_HOME")
+    os.environ["RELAX_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["RELAX_HOME"]
+    else:
+        os.environ["RELAX_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def prefect_server(relax_home: Path) -> Iterator[None]:
+    """A Prefect server for the whole session, with a database of its own."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    import flows.environment  # noqa: F401
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Qwen3 with a tokenizer, as a Hugging Face folder."""
+    from tiny import make_tiny
+
+    return Path(make_tiny(tmp_path_factory.mktemp("models") / "qwen3"))
+
+
+@pytest.fixture(scope="session")
+def sums(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight prompts with labels, as JSONL."""
+    import json
+
+    path = tmp_path_factory.mktemp("prompts") / "sums.jsonl"
+    rows = [{"input": f"{a} + 2 =", "label": str(a + 2)} for a in range(8)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path

@@ -1,0 +1,172 @@
+"""Stand-ins for what a test of the pipeline does not need for real: an engine that answers at once over HTTP, in
+SGLang's JSON, and a trainer whose weights are a hash. Both behave like the real ones where it matters here: the
+engine's answer depends on the weights, the seed and the prompt alone; the trainer compares and swaps, and dies with
+its checkpoints kept.
+"""
+
+import asyncio
+import hashlib
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from relax_core.training.errors import VersionMismatch
+
+from data.store import TableRef
+
+
+def digest(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class FakeEngine:
+    """One engine in a thread of this process. ``generate_calls`` counts requests."""
+
+    def __init__(self, vocabulary: int = 200) -> None:
+        self.version, self.weights, self.vocabulary = 0, "start", vocabulary
+        self.generate_calls = 0
+        self.events: list[str] = []
+        self.url = ""
+        self._ready = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        self._ready.wait(10)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        app = web.Application()
+        app.router.add_post("/generate", self._generate)
+        runner = web.AppRunner(app)
+        self._loop.run_until_complete(runner.setup())
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        self._loop.run_until_complete(site.start())
+        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        self._ready.set()
+        self._loop.run_forever()
+
+    async def _generate(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.generate_calls += 1
+        params = body["sampling_params"]
+        noise = digest(self.weights, params.get("sampling_seed"), body["input_ids"])
+        length = 1 + int(noise[0], 16) % min(4, params["max_new_tokens"])
+        ids = [int(noise[2 * i + 1 : 2 * i + 3], 16) % self.vocabulary for i in range(length)]
+        meta = {
+            "id": body.get("rid"),
+            "finish_reason": {"type": "stop", "matched": 2},
+            "prompt_tokens": len(body["input_ids"]),
+            "completion_tokens": length,
+            "cached_tokens": 0,
+            "weight_version": str(self.version),
+            "output_token_logprobs": [[-0.5 - (token % 7) / 10, token, None] for token in ids],
+        }
+        return web.json_response({"text": "", "output_ids": ids, "meta_info": meta})
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+
+
+class FakeEngines:
+    """The ``EnginesPort`` of one ``FakeEngine``."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.urls = [engine.url]
+
+    def versions(self) -> list[int | None]:
+        return [self.engine.version]
+
+    def abort_all(self) -> None:
+        self.engine.events.append("abort_all")
+
+    def check(self) -> None:
+        pass
+
+
+class FakeTrainer:
+    """The ``TrainerPort`` without a model. ``applied`` lists every update that changed the weights, in order."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.applied: list[tuple[int, str]] = []
+        self.initialise()
+
+    def initialise(self) -> None:
+        self.version, self.weights, self.last, self.weights_id = 0, "start", None, None
+        self.result: dict[str, Any] = {}
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "last_batch_sha256": self.last,
+            "weights_id": self.weights_id,
+            "dirty": False,
+        }
+
+    def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> dict[str, Any]:
+        if self.version == target and self.last == batch.sha256:
+            return self.result
+        if self.version != base:
+            raise VersionMismatch(base, self.version)
+        self.weights, self.version, self.last = digest(self.weights, batch.sha256), target, batch.sha256
+        self.weights_id = weights_id
+        self.applied.append((target, self.weights))
+        self.result = {"metrics": {"loss": int(self.weights[:4], 16) / 65536}, "optimizer_step": target}
+        return self.result
+
+    def save(self, url: str, iteration: int) -> dict[str, Any]:
+        folder = Path(url) / f"iter_{iteration:07d}"
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {"version": self.version, "weights": self.weights, "last": self.last, "weights_id": self.weights_id}
+        (folder / "fake.json").write_text(json.dumps(state))
+        marker = {"iteration": iteration, "weights_id": self.weights_id, "files": {}}
+        (folder / "relax_state.json").write_text(json.dumps(marker))
+        return {}
+
+    def load(self, url: str, iteration: int) -> None:
+        state = json.loads((Path(url) / f"iter_{iteration:07d}" / "fake.json").read_text())
+        self.version, self.weights = state["version"], state["weights"]
+        self.last, self.weights_id = state["last"], state["weights_id"]
+        self.result = {}
+
+    def push_weights(self, version: int, urls: list[str]) -> dict[str, Any]:
+        if version != self.version:
+            raise VersionMismatch(version, self.version)
+        self.engine.events.append(f"push {version}")
+        self.engine.version, self.engine.weights = self.version, self.weights
+        return {"seconds": 0.0}
+
+    def export_hf(self, folder: str) -> None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+
+
+class FakeBackend:
+    """Trainer and engine of one "machine"; ``lose_all`` is a power cut."""
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine()
+        self.trainer = FakeTrainer(self.engine)
+        self.ensured = 0
+
+    def ensure(self) -> tuple[FakeTrainer, FakeEngines]:
+        self.ensured += 1
+        return self.trainer, FakeEngines(self.engine)
+
+    def ensure_rollout(self) -> FakeEngines:
+        return FakeEngines(self.engine)
+
+    def lose_all(self) -> None:
+        applied = self.trainer.applied
+        self.engine.version, self.engine.weights = 0, "start"
+        self.trainer = FakeTrainer(self.engine)
+        self.trainer.applied = applied
+
+    def release(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,180 @@
+"""A run that is stopped at any task boundary ends as one that was never stopped (fake engines, real flow, real files).
+
+Reference: the same five steps without an interruption. What is compared: the weights' chain of updates, which covers
+every prompt, response, reward and advantage before it, since each update hashes the weights before it and the stored
+batch.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import FakeBackend
+
+from data.store import RunStore
+from relax_core.config import RelaxConfig
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+STEPS = 4
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL of the driver: nothing in the project catches it."""
+
+
+def config(run_dir: Path, model: Path, prompts: Path, **changes: Any) -> RelaxConfig:
+    return RelaxConfig.model_validate(
+        {
+            "run": {"run_dir": str(run_dir)},
+            "checkpoint": {"hf_checkpoint": str(model), "save_interval": 2},
+            "data": {"prompt_data": str(prompts), "label_key": "label", "rollout_shuffle": True},
+            "rollout": {
+                "num_rollout": STEPS,
+                "rollout_batch_size": 3,
+                "n_samples_per_prompt": 2,
+                "rollout_max_response_len": 8,
+            },
+            "reward": {"rm_type": "random"},
+            "eval": {"eval_interval": 2, "eval_prompt_data": ["sums", str(prompts)]},
+            **changes,
+        }
+    )
+
+
+def run_to_end(settings: RelaxConfig, backend: FakeBackend) -> dict[str, Any]:
+    from flows.train import train
+
+    return train(settings, backend=backend)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, prefect_server: None, tiny_model: Path, sums: Path) -> Any:
+    folder = tmp_path_factory.mktemp("reference") / "run"
+    backend = FakeBackend()
+    run_to_end(config(folder, tiny_model, sums), backend)
+    return backend, RunStore(str(folder))
+
+
+def test_an_uninterrupted_run_leaves_every_artefact(reference: Any) -> None:
+    backend, store = reference
+    assert [version for version, _ in backend.trainer.applied] == [1, 2, 3, 4]
+    for step in range(STEPS):
+        assert set(store.ls(f"steps/{step:06d}")) >= {
+            "manifest.json",
+            "rollout.parquet",
+            "reward.parquet",
+            "batch.parquet",
+            "train.json",
+            "stages",
+        }
+    assert store.exists("steps/000000/eval_before/sums.parquet")
+    assert store.exists("steps/000001/eval/sums.parquet")
+    assert not store.exists("steps/000000/eval/sums.parquet")
+    lines = store.read_bytes("metrics.jsonl").decode().splitlines()
+    assert len(lines) == STEPS
+
+
+STAGES = [
+    "ensure_engines",
+    "generate",
+    "reward",
+    "advantage",
+    "train",
+    "weight_sync",
+    "checkpoint",
+    "evaluate",
+    "commit",
+]
+
+
+@pytest.mark.parametrize("lose_engines", [False, True], ids=["engines survive", "engines die"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_before_or_after_any_stage_the_run_ends_the_same(
+    stage: str, lose_engines: bool, reference: Any, tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: Any
+) -> None:
+    """Killed in steps 1 and 3 (which checkpoint and evaluate): on entering the stage, and just after its work."""
+    from relax_core.tracking.progress import Progress
+
+    settings = config(tmp_path / "run", tiny_model, sums)
+    backend = FakeBackend()
+    real_stage = Progress.stage
+    plan = [(1, stage, "enter"), (3, stage, "leave")]
+
+    def stage_that_dies(self: Progress, step: int, name: str) -> Any:
+        import contextlib
+
+        @contextlib.contextmanager
+        def guarded() -> Any:
+            if plan and plan[0] == (step, name, "enter"):
+                plan.pop(0)
+                raise Killed
+            with real_stage(self, step, name):
+                yield
+            if plan and plan[0] == (step, name, "leave"):
+                plan.pop(0)
+                raise Killed
+
+        return guarded()
+
+    monkeypatch.setattr(Progress, "stage", stage_that_dies)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            run_to_end(settings, backend)
+        if lose_engines:
+            backend.lose_all()
+    assert not plan
+    run_to_end(settings, backend)
+
+    expected_backend, expected_store = reference
+    assert backend.trainer.weights == expected_backend.trainer.weights
+    if not lose_engines:
+        assert backend.trainer.applied == expected_backend.trainer.applied, "an update was applied twice or lost"
+    store = RunStore(str(tmp_path / "run"))
+    for step in range(STEPS):
+        for name in ("rollout", "reward", "batch"):
+            path = f"steps/{step:06d}/{name}.parquet"
+            assert store.read_bytes(path) == expected_store.read_bytes(path), path
+    # A generation is repeated only where the kill was inside it: once on entering (nothing asked yet), once after.
+    again = 1 if stage == "generate" else 0
+    training = expected_backend.engine.generate_calls + again * 6
+    lost_evaluation = 8 if stage == "evaluate" else 0
+    assert backend.engine.generate_calls == training + lost_evaluation
+
+
+def test_a_finished_run_says_so_and_starts_no_engine(reference: Any, tiny_model: Path, sums: Path, capsys: Any) -> None:
+    _, store = reference
+    backend = FakeBackend()
+    result = run_to_end(config(Path(store.url), tiny_model, sums), backend)
+    assert backend.ensured == 0
+    assert "complete" in capsys.readouterr().out
+    assert result["steps"] == STEPS
+
+
+def test_a_changed_reward_scores_and_learns_again_but_never_generates_again(
+    tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: Any
+) -> None:
+    from relax_core.tracking.progress import Progress
+
+    backend = FakeBackend()
+    settings = config(tmp_path / "run", tiny_model, sums)
+    real = Progress.stage
+
+    def die_in_sync(self: Progress, step: int, name: str) -> Any:
+        if (step, name) == (2, "weight_sync"):
+            raise Killed
+        return real(self, step, name)
+
+    monkeypatch.setattr(Progress, "stage", die_in_sync)
+    with pytest.raises(Killed):
+        run_to_end(settings, backend)
+    monkeypatch.setattr(Progress, "stage", real)
+    calls = backend.engine.generate_calls
+    before = RunStore(str(tmp_path / "run")).read_bytes("steps/000002/reward.parquet")
+    changed = config(tmp_path / "run", tiny_model, sums, reward={"rm_type": "dummy"})
+    changed.rollout.num_rollout = 3
+    changed.eval.eval_interval = None
+    run_to_end(changed, backend)
+    assert RunStore(str(tmp_path / "run")).read_bytes("steps/000002/reward.parquet") != before
+    assert backend.engine.generate_calls == calls
+    # Step 2 was learnt with the old reward inside the trainer: it is taken back (checkpoint of step 1) and learnt anew.
+    assert [version for version, _ in backend.trainer.applied] == [1, 2, 3, 3]
