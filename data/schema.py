@@ -23,6 +23,12 @@ SCHEMA_KEY = b"relax.schema"
 STATUSES = ("completed", "truncated", "aborted", "failed")
 
 
+def _list(kind: pa.DataType) -> pa.ListType:
+    # "element" is the name that Parquet gives back: with another one, a table that was read and is written again would
+    # have other bytes.
+    return pa.list_(pa.field("element", kind))
+
+
 def _need(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
@@ -44,19 +50,19 @@ _ROLLOUT = [
     _need("step", pa.int32()),
     _need("seed", pa.int64()),  # sampling seed
     _need("prompt", pa.string()),  # rendered text
-    _need("tokens", pa.list_(pa.int32())),  # [P+R] prompt and response
+    _need("tokens", _list(pa.int32())),  # [P+R] prompt and response
     _need("prompt_length", pa.int32()),
     _need("response_length", pa.int32()),
     _need("response", pa.string()),
     _may("label", pa.string()),  # JSON text
     _need("metadata", pa.string()),  # JSON object
-    _need("loss_mask", pa.list_(pa.uint8())),  # [R] 1 = trained on
-    _need("rollout_log_probs", pa.list_(pa.float32())),  # [R] of the engine
-    _need("weight_versions", pa.list_(pa.int32())),  # versions that made the response, in order
+    _need("loss_mask", _list(pa.uint8())),  # [R] 1 = trained on
+    _need("rollout_log_probs", _list(pa.float32())),  # [R] of the engine
+    _need("weight_versions", _list(pa.int32())),  # versions that made the response, in order
     _need("status", pa.string()),  # one of STATUSES
     _need("finish_reason", pa.string()),
     _need("remove_sample", pa.bool_()),
-    _may("teacher_log_probs", pa.list_(pa.float32())),  # [R]
+    _may("teacher_log_probs", _list(pa.float32())),  # [R]
     _may("rollout_routed_experts", pa.large_binary()),
     _may("train_metadata", pa.string()),  # JSON
     _may("session_id", pa.string()),
@@ -88,12 +94,12 @@ BATCH = _schema(
     "batch/1",
     [
         *_IDS,
-        _need("tokens", pa.list_(pa.int32())),  # [P+R]
+        _need("tokens", _list(pa.int32())),  # [P+R]
         _need("response_length", pa.int32()),
-        _need("loss_mask", pa.list_(pa.uint8())),  # [R]
-        _need("rollout_log_probs", pa.list_(pa.float32())),  # [R]
-        _need("advantages", pa.list_(pa.float32())),  # [R]
-        _need("returns", pa.list_(pa.float32())),  # [R]
+        _need("loss_mask", _list(pa.uint8())),  # [R]
+        _need("rollout_log_probs", _list(pa.float32())),  # [R]
+        _need("advantages", _list(pa.float32())),  # [R]
+        _need("returns", _list(pa.float32())),  # [R]
         _may("reward", pa.float32()),
     ],
 )
@@ -183,7 +189,7 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
             columns.append(pa.nulls(table.num_rows, field.type))
             continue
         column = table.column(field.name)
-        if column.type != field.type:
+        if not column.type.equals(field.type, check_metadata=True):
             try:
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
