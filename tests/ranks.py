@@ -49,7 +49,7 @@ def run_ranks(n: int, function: str, args: dict[str, Any] | None = None, timeout
                 "MASTER_PORT": str(port),
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "lo",
-                "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")]),
+                "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]),
             }
             log = Path(folder, f"log.{rank}")
             command = [sys.executable, __file__, function, json.dumps(args or {}), str(Path(folder, f"result.{rank}"))]

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.utils._device
 
 _CPU = torch.device("cpu")
 _FACTORIES = (
@@ -41,6 +42,8 @@ def install() -> None:
     _installed = True
     _replace_device_calls()
     _replace_random_state()
+    # `with torch.device(...)` looks factories up in a table of the originals, made at its first use: make it now.
+    torch.utils._device._device_constructors()
     for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     _replace_tensor_methods()
@@ -54,10 +57,10 @@ def _replace_device_calls() -> None:
     cuda.current_device = lambda: _CPU
     # Pipeline exchange and checkpoint writing wait for the device or empty its cache: nothing to do here.
     for name in ("synchronize", "empty_cache", "set_device"):
-        setattr(cuda, name, _nothing)
+        setattr(cuda, name, _nothing())
     # Checkpoint writing and overlapped gradient reduction name the current stream; a CPU runs in order anyway.
     cuda.current_stream = lambda *args, **kwargs: _Stream()
-    cuda.Stream = cuda.Event = _Stream
+    cuda.Stream, cuda.Event = _Stream, _Event
     cuda.stream = lambda stream: contextlib.nullcontext()
 
 
@@ -135,8 +138,9 @@ def _is_cuda(device: Any) -> bool:
     return isinstance(device, int) and not isinstance(device, bool)
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Stand-in for a call that has nothing to do on a CPU."""
+def _nothing() -> Callable[..., None]:
+    """A new function that does nothing. (torch.compile refuses to see one function under two of torch's names.)"""
+    return lambda *args, **kwargs: None
 
 
 def _no_compile(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -145,7 +149,7 @@ def _no_compile(function: Callable[..., Any] | None = None, *args: Any, **kwargs
 
 
 class _Stream:
-    """Stand-in for torch.cuda.Stream and Event: everything is in order and already done."""
+    """Stand-in for torch.cuda.Stream: everything is in order and already done."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.device = _CPU
@@ -153,7 +157,11 @@ class _Stream:
     def query(self) -> bool:
         return True
 
-    wait_stream = wait_event = record_event = synchronize = record = wait = _nothing
+    wait_stream = wait_event = record_event = synchronize = record = wait = lambda self, *args, **kwargs: None
+
+
+class _Event(_Stream):
+    """Stand-in for torch.cuda.Event."""
 
 
 def fix_without_transformer_engine() -> None:

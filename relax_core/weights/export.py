@@ -1,0 +1,125 @@
+"""Weights between a Hugging Face folder and the ranks of a Megatron model.
+
+Guarantee: loading fills every parameter of every stage, exporting yields every tensor of the model once, and a round
+trip is bit-exact (in one type), under any data, tensor and pipeline parallelism. Runs in trainer processes only.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from relax_core.training.megatron import mpu
+from relax_core.training.model import unwrap
+from relax_core.weights.huggingface import SHARD_BYTES, HfWeights, write_folder
+from relax_core.weights.mapping import Entry, blocks, hf_shapes, join, merge, split, tied_copy
+
+
+@torch.no_grad()
+def load_hf(model: torch.nn.Module, folder: str | Path) -> None:
+    """Fill this rank's parameters from a Hugging Face folder. No communication: every rank reads its own part.
+
+    An optimiser that keeps copies of the parameters must read them again afterwards (``reload_model_params``).
+
+    Args:
+        model: a policy stage, or Megatron's wrapper of one.
+
+    Raises:
+        UserError: the folder does not fit the model; nothing has been changed then.
+    """
+    policy = unwrap(model)
+    shape, stages = policy.shape, mpu.get_pipeline_model_parallel_world_size()
+    weights = HfWeights(folder, shape)
+    stage = mpu.get_pipeline_model_parallel_rank()
+    rank, ranks = mpu.get_tensor_model_parallel_rank(), mpu.get_tensor_model_parallel_world_size()
+    entries = [entry for owner, block in blocks(shape, stages) if owner == stage for entry in block]
+    if shape.tie and 0 < stage == stages - 1:
+        entries.append(tied_copy())
+    parameters = dict(policy.named_parameters())
+    for entry in entries:
+        parts = [weights.read(name, entry.cut, rank, ranks) for name in entry.hf]
+        parameters.pop(entry.megatron).copy_(join(entry, parts, shape))
+    if parameters:
+        raise RuntimeError(f"parameters without a mapping: {', '.join(parameters)}")
+
+
+@torch.no_grad()
+def iter_hf(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """All Hugging Face tensors of the model, in the order of :func:`hf_shapes`, on global rank 0.
+
+    Collective over tensor and pipeline parallelism: every rank must iterate to the end; all but global rank 0 get
+    nothing. One layer at a time is gathered. A tied model yields its embedding once and no output layer.
+
+    Yields:
+        Name and tensor, on the model's device and in its type. It may be a view of a parameter: read it before the
+        next optimiser step, and do not write to it.
+    """
+    policy = unwrap(model)
+    if mpu.get_data_parallel_rank() != 0:  # the other replicas have nothing to add
+        return
+    stages, stage = mpu.get_pipeline_model_parallel_world_size(), mpu.get_pipeline_model_parallel_rank()
+    leads = mpu.get_tensor_model_parallel_rank() == 0
+    shapes = hf_shapes(policy.shape)
+    group = mpu.get_pipeline_model_parallel_group()
+    for owner, block in blocks(policy.shape, stages):
+        tensors: list[Tensor] = []
+        if owner == stage:
+            tensors = _gather(policy, block)
+        if not leads:
+            continue
+        names = [name for entry in block for name in entry.hf]
+        if owner == stage and stage != 0:
+            dist.send(torch.cat([tensor.flatten() for tensor in tensors]), dist.get_global_rank(group, 0), group)
+        elif owner != stage and stage == 0:
+            sizes = [torch.Size(shapes[name]) for name in names]
+            flat = policy.frequencies.new_empty(sum(s.numel() for s in sizes), dtype=policy.config.params_dtype)
+            dist.recv(flat, dist.get_global_rank(group, owner), group)
+            tensors = [
+                part.view(size) for part, size in zip(flat.split([s.numel() for s in sizes]), sizes, strict=True)
+            ]
+        if stage == 0:
+            yield from zip(names, tensors, strict=True)
+
+
+def save_hf(model: torch.nn.Module, source: str | Path, out: str | Path, shard_bytes: int = SHARD_BYTES) -> None:
+    """Export the model as a Hugging Face folder. Collective like :func:`iter_hf`; global rank 0 writes.
+
+    Args:
+        source: folder whose config.json and tokenizer are taken over: that of the model's first weights.
+        out: the new folder, visible once it is complete; replaced when it exists.
+
+    Raises:
+        UserError: on global rank 0, where ``out`` is a URL or its disk is too small. Other ranks may then wait for it.
+    """
+    policy = unwrap(model)
+    if dist.get_rank() == 0:
+        write_folder(iter_hf(policy), policy.shape, source, out, policy.config.params_dtype, shard_bytes)
+    else:
+        for _ in iter_hf(policy):
+            pass
+
+
+def _gather(policy: torch.nn.Module, block: list[Entry]) -> list[Tensor]:
+    """A block's whole Hugging Face tensors on tensor-parallel rank 0 of its stage, nothing on the others."""
+    model = unwrap(policy)
+    parameters = [model.get_parameter(entry.megatron).detach() for entry in block]
+    group = mpu.get_tensor_model_parallel_group()
+    gathered = [parameters]
+    if group.size() > 1:
+        flat = torch.cat([parameter.flatten() for parameter in parameters])
+        leads = group.rank() == 0
+        buffers = [torch.empty_like(flat) for _ in range(group.size())] if leads else None
+        dist.gather(flat, buffers, dist.get_global_rank(group, 0), group)
+        if buffers is None:
+            return []
+        sizes = [parameter.numel() for parameter in parameters]
+        gathered = [
+            [part.view_as(like) for part, like in zip(buffer.split(sizes), parameters, strict=True)]
+            for buffer in buffers
+        ]
+    tensors: list[Tensor] = []
+    for i, entry in enumerate(block):
+        tensors += merge(entry, [split(entry, rank[i], model.shape) for rank in gathered])
+    return tensors
