@@ -62,7 +62,7 @@ def load_custom(path: str) -> RewardSpec:
 
 def _check_callable(path: str, function: Any) -> None:
     if not callable(function):
-        raise UserError(f"--custom-rm-path {path!r} is a {type(function).__name__}, not a function.", _EXPECTED)
+        raise UserError(f"--custom-rm-path {path!r} is of type {type(function).__name__}, not a function.", _EXPECTED)
     try:
         inspect.signature(function).bind(None)
     except TypeError as error:
@@ -98,7 +98,8 @@ def _load_file(path: str, file: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, source)
-    assert spec is not None and spec.loader is not None  # a .py file always has a loader
+    assert spec is not None, source  # a .py file always has a loader
+    assert spec.loader is not None, source
     module, loader = importlib.util.module_from_spec(spec), spec.loader
     sys.modules[name] = module  # dataclasses and pickling look the module up while it loads
 

@@ -6,6 +6,7 @@ and an error.
 """
 
 import re
+from collections import deque
 from fractions import Fraction
 from typing import Any
 
@@ -42,18 +43,12 @@ def last_number(text: str) -> Fraction | None:
     Integers, decimals, thousands separators, signs, ``$`` and glued fractions (``3/4``) are numbers; ``7.`` is 7,
     ``50%`` is 50; number words are not.
     """
-    last = None
-    for last in _ANYWHERE.finditer(text):
-        pass
-    return _value(last) if last else None
+    return _last_value(_ANYWHERE, text)
 
 
 def marked_number(text: str) -> Fraction | None:
     """Value of the number after the last ``####`` that a number follows, as GSM8K marks final answers; None without."""
-    last = None
-    for last in _MARKED.finditer(text):
-        pass
-    return _value(last) if last else None
+    return _last_value(_MARKED, text)
 
 
 def parse_number(value: Any) -> Fraction | None:
@@ -74,7 +69,7 @@ def exact_number(sample: RewardInput) -> float:
 
 @register("gsm8k")
 def gsm8k(sample: RewardInput) -> float:
-    """1 when the number after the response's last ``####`` equals the label, a number or GSM8K's answer text; else 0."""
+    """1 when the number after the last ``####`` equals the label, which may be GSM8K's answer text; else 0."""
     return float(marked_number(sample.response) == _gsm8k_label(sample))
 
 
@@ -103,6 +98,11 @@ def _label(sample: RewardInput, value: Fraction | None) -> Fraction:
         f"The label of sample {sample.sample_id} is not a number: {shown[:80]}{'…' * (len(shown) > 80)}.",
         "Correct the row, or choose another --rm-type.",
     )
+
+
+def _last_value(pattern: re.Pattern[str], text: str) -> Fraction | None:
+    last = deque(pattern.finditer(text), maxlen=1)
+    return _value(last[0]) if last else None
 
 
 def _value(match: re.Match[str]) -> Fraction | None:

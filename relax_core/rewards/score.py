@@ -1,8 +1,8 @@
 """Scores of a rollout: one reward row for every rollout row, matched by sample id.
 
-Guarantee: 0, "no score" (null) and NaN stay three different things; a sample that was aborted or failed is never scored;
-a reward function that raises or returns something else than it should stops the step with a message that names the
-function and the sample, because training on guesses is worse than stopping.
+Guarantee: 0, "no score" (null) and NaN stay three different things; an aborted or failed sample is never scored; a
+function that raises or returns something else than it should stops the step with a message that names the function and
+the sample, because training on guesses is worse than stopping.
 """
 
 import asyncio
@@ -62,8 +62,8 @@ def score_table(rollout: pa.Table, config: RelaxConfig) -> pa.Table:
         Table of schema ``REWARD``, N rows with the ids of ``rollout``, in its order.
 
     Raises:
-        UserError: no or an unknown reward, a function that fails or returns something else than a number, None, or a dict
-            with ``--reward-key``; an infinite score.
+        UserError: no or an unknown reward; a function that fails or returns something else than a number, None, or a
+            dict with ``--reward-key``; an infinite score.
     """
     options = config.reward
     rows = rollout.select(_COLUMNS).to_pylist()
@@ -222,7 +222,8 @@ def _outcome(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: str 
         value = value[reward_key]
     elif reward_key is not None and spec.custom and value is not None:
         raise UserError(
-            f"{who} a {type(value).__name__} for sample {sample.sample_id}, but --reward-key {reward_key!r} expects a dict.",
+            f"{who} a {type(value).__name__} for sample {sample.sample_id}, "
+            f"but --reward-key {reward_key!r} expects a dict.",
             "Return a dict with that key, or leave --reward-key out.",
         )
     if value is None:
@@ -236,7 +237,8 @@ def _score(spec: RewardSpec, sample: RewardInput, value: Any, verb: str) -> floa
     number = _number(value)
     if number is None:
         raise UserError(
-            f"The reward {spec.name} {verb} {str(value)[:80]!r} ({type(value).__name__}) for sample {sample.sample_id}.",
+            f"The reward {spec.name} {verb} {str(value)[:80]!r}, a {type(value).__name__}, "
+            f"for sample {sample.sample_id}.",
             "Expected a number, None (no score), or a dict with --reward-key.",
         )
     if abs(number) > float(np.finfo(np.float32).max):  # False for NaN

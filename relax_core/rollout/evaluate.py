@@ -1,7 +1,7 @@
 """Evaluation: a prompt set through the engines and the reward.
 
-Guarantee: nothing of it reaches training; two evaluations of a run ask for the same samples with the same seeds, so that
-they differ by the weights only.
+Guarantee: nothing of it reaches training; two evaluations of a run ask for the same samples with the same seeds, so
+that they differ by the weights only.
 """
 
 from collections.abc import Sequence

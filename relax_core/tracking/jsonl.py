@@ -1,0 +1,31 @@
+"""Metrics of a run as lines of JSON: ``<run>/metrics.jsonl``.
+
+Guarantee: every line is standard JSON (NaN and infinity are null) that pandas and DuckDB read as a table; a step that
+was committed twice, because a kill came between its metrics and its manifest, counts once when read here.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from data.store import RunStore
+
+FILE = "metrics.jsonl"
+
+
+def append_metrics(store: RunStore, step: int, metrics: Mapping[str, float], now: float | None = None) -> None:
+    """Add the line of a step.
+
+    Args:
+        store: of the run.
+        step: rollout step; -1 before training.
+        metrics: name to value.
+        now: seconds since 1970; the clock's when None.
+    """
+    store.append_jsonl(FILE, {"step": step, "time": round(time.time() if now is None else now, 3), **metrics})
+
+
+def read_metrics(store: RunStore) -> list[dict[str, Any]]:
+    """The newest line of each step, by step; empty for a run without metrics."""
+    lines = {line["step"]: line for line in store.read_jsonl(FILE) if isinstance(line, dict) and "step" in line}
+    return [lines[step] for step in sorted(lines)]

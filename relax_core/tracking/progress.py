@@ -1,0 +1,188 @@
+"""Progress of a run on the terminal.
+
+Guarantee: on a terminal one line moves and finished things stay above it; elsewhere (a file, CI) each event is one
+plain line. Nothing here decides anything, and any thread may call it.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from relax_core.tracking.summary import closing_summary
+
+PLAIN_INTERVAL_S = 10.0
+"""Seconds between two lines about one unfinished stage where there is no terminal."""
+
+SHORT_STAGE_S = 1.0
+"""A stage without counts that is over sooner gets no line of its own; the step's line has its seconds."""
+
+
+@dataclass
+class _Stage:
+    step: int
+    name: str
+    started: float = field(default_factory=time.monotonic)
+    counts: tuple[int, int, int] | None = None  # finished, all, tokens
+    told: float = field(default_factory=time.monotonic)
+
+
+class Progress:
+    """Shows stages, steps and notes.
+
+    Args:
+        console: where to; standard output by default.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._live: Live | None = None
+        self._stages: list[_Stage] = []
+        self._lock = threading.RLock()
+        self._run, self._total = "", 0
+        self._first: dict[str, float] = {}
+        self._last: dict[str, float] = {}
+        self._last_step: int | None = None
+        self._steps_done = 0
+
+    def begin(self, run: str, total_steps: int, first_step: int = 0) -> None:
+        """Say which run this is, how many steps it has and where it starts.
+
+        Args:
+            run: the run's folder or URL.
+            total_steps: steps of the whole run.
+            first_step: first step that is not finished.
+        """
+        self._run, self._total = run, total_steps
+        self._last_step = first_step - 1 if first_step else None
+        if first_step >= total_steps:
+            self.note(f"run {run} is complete: {total_steps} steps")
+        elif first_step:
+            self.note(f"run {run} goes on with step {first_step + 1} of {total_steps}")
+        else:
+            self.note(f"run {run}: {total_steps} steps")
+
+    @contextmanager
+    def stage(self, step: int, name: str) -> Iterator[None]:
+        """Show a stage while the body runs."""
+        stage = _Stage(step, name)
+        with self._lock:
+            self._stages.append(stage)
+            self._show()
+        try:
+            yield
+        except BaseException as error:
+            self._end(stage, f"ended by {type(error).__name__}")
+            raise
+        self._end(stage, "")
+
+    def update(self, done: int, total: int, tokens: int) -> None:
+        """Counts of the stage that started last: finished and all requests, response tokens so far."""
+        with self._lock:
+            if not self._stages:
+                return
+            stage = self._stages[-1]
+            stage.counts = (done, total, tokens)
+            if self._console.is_terminal:
+                self._show()
+            elif time.monotonic() - stage.told >= PLAIN_INTERVAL_S:
+                stage.told = time.monotonic()
+                self._print(self._stage_text(stage))
+
+    def reused(self, step: int, name: str) -> None:
+        """Say that a stage was finished before."""
+        self._print(f"{self._step_text(step)}  {name}: finished before, reused")
+
+    def note(self, text: str) -> None:
+        """One line for the person watching."""
+        self._print(text)
+
+    def step_done(self, step: int, metrics: Mapping[str, float], seconds_by_stage: Mapping[str, float]) -> None:
+        """The line of a finished step: reward, response length, loss, tokens/s, seconds of each stage.
+
+        Args:
+            step: 0-based.
+            metrics: ``reward/mean``, ``response_len/mean``, ``loss``, ``tokens/response``; what is missing is left out.
+            seconds_by_stage: seconds of each stage, in order.
+        """
+        with self._lock:
+            self._last, self._last_step = dict(metrics), step
+            self._first = self._first or self._last
+            self._steps_done += 1
+        parts = [self._step_text(step)]
+        shown = (("reward", "reward/mean", ".3f"), ("length", "response_len/mean", ".1f"), ("loss", "loss", ".4g"))
+        parts += [f"{label} {metrics[key]:{form}}" for label, key, form in shown if key in metrics]
+        if metrics.get("samples/scored") == 0:
+            parts.append("no sample has a score")
+        if tokens := _rate(metrics.get("tokens/response", 0), seconds_by_stage.get("generate", 0.0)):
+            parts.append(tokens)
+        stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in seconds_by_stage.items())
+        parts.append(f"{sum(seconds_by_stage.values()):.1f} s" + (f" ({stages})" if stages else ""))
+        self._print("  ".join(parts))
+
+    def closing_text(self) -> str:
+        """Summary of the run: where it is, how to look at it, how to go on. Printed too."""
+        lines = [f"{self._steps_done} steps done now" + (f", {self._total} in all" if self._total else "")]
+        if "reward/mean" in self._first and "reward/mean" in self._last:
+            lines.append(f"mean reward {self._first['reward/mean']:.3f} -> {self._last['reward/mean']:.3f}")
+        lines += [f"{key} {value:.3f}" for key, value in sorted(self._last.items()) if _is_score(key)]
+        text = closing_summary(self._run, steps=lines, last_step=self._last_step)
+        self._print(text)
+        return text
+
+    def _end(self, stage: _Stage, failure: str) -> None:
+        with self._lock:
+            self._stages.remove(stage)
+            self._show()
+            quick = stage.counts is None and time.monotonic() - stage.started < SHORT_STAGE_S
+            if failure or not quick:
+                self._print("  ".join(filter(None, (self._stage_text(stage), failure))))
+
+    def _show(self) -> None:
+        """Draw the moving line, or take it away when no stage runs."""
+        if not self._console.is_terminal:
+            return
+        if not self._stages:
+            live, self._live = self._live, None
+            if live is not None:
+                live.stop()
+            return
+        if self._live is None:
+            self._live = Live(console=self._console, transient=True, refresh_per_second=4, get_renderable=self._line)
+            self._live.start()
+
+    def _line(self) -> Text:
+        # Called by rich's thread, which holds rich's lock: taking ours here could deadlock.
+        text = "".join(map(self._stage_text, self._stages[-1:]))
+        return Text(text, no_wrap=True, overflow="ellipsis")
+
+    def _print(self, text: str) -> None:
+        # No wrapping where lines are read by programs; no markup anywhere, texts may hold brackets.
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def _step_text(self, step: int) -> str:
+        if step < 0:
+            return "before training"
+        return f"step {step + 1}/{self._total}" if self._total else f"step {step + 1}"
+
+    def _stage_text(self, stage: _Stage) -> str:
+        seconds = time.monotonic() - stage.started
+        parts = [self._step_text(stage.step), stage.name]
+        if stage.counts is not None:
+            done, total, tokens = stage.counts
+            parts += [f"{done}/{total}", f"{tokens} tokens", _rate(tokens, seconds)]
+        return "  ".join(filter(None, [*parts, f"{seconds:.1f} s"]))
+
+
+def _rate(tokens: float, seconds: float) -> str:
+    return f"{tokens / seconds:.0f} tokens/s" if tokens and seconds > 0 else ""
+
+
+def _is_score(key: str) -> bool:
+    """``eval/<name>`` itself, not its further metrics."""
+    return key.startswith("eval/") and "-pass@" not in key and not key.endswith(("-truncated_ratio", "/mean", "/max"))

@@ -1,0 +1,63 @@
+"""What a run says at its end: where it is and how to look at it.
+
+Guarantee: every command shown can be pasted into a shell as it stands (in the environment that ran it).
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import PurePath
+
+SCORES_SQL = (
+    "SELECT step, round(avg(reward), 3) AS reward, round(avg(response_length), 1) AS length, count(*) AS samples "
+    "FROM '{run}/steps/*/rollout.parquet' JOIN '{run}/steps/*/reward.parquet' USING (sample_id) "
+    "GROUP BY step ORDER BY step"
+)
+
+
+def closing_summary(
+    run: str,
+    *,
+    steps: Sequence[str] = (),
+    last_step: int | None = None,
+    ui: str = "relax up",
+    resume: str | None = None,
+) -> str:
+    """The text.
+
+    Args:
+        run: the run's folder or URL.
+        steps: lines about what happened.
+        last_step: newest step with tables; without one there is nothing to look at yet.
+        ui: command that opens the UI.
+        resume: command that goes on; by default the one that this process was started with.
+    """
+    lines = ["", f"Run: {run}", *(f"  {line}" for line in steps)]
+    if last_step is not None:
+        rollout = f"{run}/steps/{last_step:06d}/rollout.parquet"
+        responses = f'import pandas; print(pandas.read_parquet("{rollout}")[["prompt", "response", "label"]])'
+        metrics = f'import pandas; print(pandas.read_json("{run}/metrics.jsonl", lines=True))'
+        sql = SCORES_SQL.format(run=run.replace("'", "''"))
+        lines += [
+            "Look at it",
+            f"  scores by step:  python -c {shlex.quote(f'import duckdb; print(duckdb.sql({sql!r}))')}",
+            f"  newest texts:    python -c {shlex.quote(responses)}",
+            f"  metrics:         python -c {shlex.quote(metrics)}",
+        ]
+    lines += [
+        f"UI:       {ui}",
+        f"Go on:    {resume or resume_command(run)}",
+        "          (a larger --num-rollout adds steps)",
+    ]
+    return "\n".join(lines)
+
+
+def resume_command(run: str, argv: Sequence[str] | None = None) -> str:
+    """The command line that goes on with a run: the present one, with ``--run-dir`` where it was left out."""
+    arguments = list(sys.argv if argv is None else argv)
+    if not arguments or PurePath(arguments[0]).name != "relax":
+        return shlex.join(["relax", "train", "--run-dir", run])
+    arguments[0] = "relax"
+    if not any(argument.split("=", 1)[0] == "--run-dir" for argument in arguments):
+        arguments += ["--run-dir", run]
+    return shlex.join(arguments)

@@ -1,0 +1,162 @@
+"""Metrics of a rollout step: hand cases, and what an empty step gives."""
+
+import json
+from itertools import combinations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.errors import UserError
+from relax_core.tracking.metrics import aligned, has_repetition, pass_at_k, step_metrics
+
+
+def tables(rows: list[dict]) -> tuple[pa.Table, pa.Table]:
+    """Only the columns that metrics need. Each row: group, reward; optional length, status, cached, response, raw."""
+    ids = [f"{row['group']}-{i:03d}" for i, row in enumerate(rows)]
+    rollout = pa.table(
+        {
+            "sample_id": pa.array(ids, pa.string()),
+            "group_id": pa.array([row["group"] for row in rows], pa.string()),
+            "status": pa.array([row.get("status", "completed") for row in rows], pa.string()),
+            "prompt_length": pa.array([10] * len(rows), pa.int32()),
+            "response_length": pa.array([row.get("length", 1) for row in rows], pa.int32()),
+            "response": pa.array([row.get("response", "r") for row in rows], pa.string()),
+            "prefix_cache_info": pa.array(
+                [
+                    json.dumps({"cached_tokens": row["cached"], "prompt_tokens": 10}) if "cached" in row else None
+                    for row in rows
+                ],
+                pa.string(),
+            ),
+        }
+    )
+    reward = pa.table(
+        {
+            "sample_id": pa.array(ids, pa.string()),
+            "reward": pa.array([row["reward"] for row in rows], pa.float32()),
+            "raw_reward": pa.array([row.get("raw", row["reward"]) for row in rows], pa.float32()),
+            "components": pa.array([row.get("components") for row in rows], pa.string()),
+        }
+    )
+    return rollout, reward
+
+
+def test_hand_case():
+    rollout, reward = tables(
+        [
+            {"group": "a", "reward": 1, "length": 2, "cached": 0, "components": '{"acc": 1.0, "bad": null}'},
+            {"group": "a", "reward": 0, "length": 4, "cached": 5, "components": '{"acc": 0.5}', "status": "truncated"},
+            {"group": "b", "reward": 0, "length": 6, "cached": 5},
+            {"group": "b", "reward": None, "length": 0, "status": "aborted"},
+        ]
+    )
+    # Scores 1, 0, 0: mean 1/3, variance 1/3 * 2/3 = 2/9. Lengths 2, 4, 6, 0: mean 3, median 3. Cached 10 of 30.
+    # pass@1: group a 1/2, group b 0/1 -> 1/4. pass@2: only group a has two scores: 1 - C(1,2)/C(2,2) = 1.
+    # Group b has one score, so that only group a counts for the zero spread, and it has none.
+    expected = {
+        "samples/total": 4,
+        "samples/scored": 3,
+        "reward/mean": 1 / 3,
+        "reward/std": (2 / 9) ** 0.5,
+        "reward/max": 1,
+        "reward/min": 0,
+        "raw_reward": 1 / 3,
+        "reward_component/acc": 0.75,
+        "response_len/mean": 3,
+        "response_len/median": 3,
+        "response_len/max": 6,
+        "response_len/min": 0,
+        "prompt_len/mean": 10,
+        "prompt_len/max": 10,
+        "tokens/prompt": 40,
+        "tokens/response": 12,
+        "truncated_ratio": 0.25,
+        "aborted_ratio": 0.25,
+        "failed_ratio": 0,
+        "repetition_frac": 0,
+        "prefix_cache_hit_rate": 1 / 3,
+        "zero_std/ratio": 0,
+        "pass@1": 0.25,
+        "pass@2": 1,
+    }
+    assert step_metrics(rollout, reward) == pytest.approx(expected)
+
+
+def test_rows_are_matched_by_id():
+    rollout, reward = tables([{"group": "a", "reward": 1}, {"group": "b", "reward": 0}, {"group": "b", "reward": 0}])
+    shuffled = reward.take([2, 0, 1])
+    assert step_metrics(rollout, shuffled) == step_metrics(rollout, reward)
+    assert aligned(shuffled, rollout).equals(reward)
+
+
+def test_a_missing_reward_row_is_an_error_naming_the_sample():
+    rollout, reward = tables([{"group": "a", "reward": 1}, {"group": "b", "reward": 0}])
+    with pytest.raises(UserError, match="no row for sample b-001"):
+        step_metrics(rollout, reward.slice(0, 1))
+
+
+def test_all_aborted_gives_no_reward_metrics_and_no_crash():
+    metrics = step_metrics(*tables([{"group": "a", "reward": None, "status": "aborted", "length": 0}] * 3))
+    assert metrics["samples/scored"] == 0
+    assert metrics["aborted_ratio"] == 1
+    assert not any(name.startswith(("reward", "raw_reward", "pass@", "zero_std")) for name in metrics)
+
+
+def test_no_samples_at_all():
+    metrics = step_metrics(*tables([]))
+    assert metrics == {"samples/total": 0, "samples/scored": 0, "tokens/prompt": 0, "tokens/response": 0}
+
+
+def test_nan_rewards_are_not_scores():
+    metrics = step_metrics(*tables([{"group": "a", "reward": 0.5}, {"group": "a", "reward": float("nan")}]))
+    assert metrics["samples/scored"] == 1
+    assert metrics["reward/mean"] == 0.5
+
+
+def test_zero_spread_groups_are_counted_by_reward():
+    # Seven times 0.1 has a float32 spread that is not exactly zero when summed; still no signal.
+    rows = (
+        [{"group": "a", "reward": 0.1}] * 7 + [{"group": "b", "reward": 1.0}] * 2 + [{"group": "c", "reward": 1.0}] * 2
+    )
+    rows += [{"group": "d", "reward": r} for r in (0, 1)] + [
+        {"group": "e", "reward": 1.0}
+    ]  # e: one sample, not counted
+    rows += [{"group": "f", "reward": -0.01}] * 2  # rounds to -0.0, shown as 0.0
+    metrics = step_metrics(*tables(rows))
+    counts = {name: value for name, value in metrics.items() if name.startswith("zero_std/")}
+    assert counts == {
+        "zero_std/ratio": 4 / 5,
+        "zero_std/count_0.1": 1,
+        "zero_std/count_1.0": 2,
+        "zero_std/count_0.0": 1,
+    }
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=1, max_size=6), min_size=1, max_size=4))
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(groups):
+    # Independent reference: list all subsets of k samples.
+    result = pass_at_k([np.array(group) for group in groups])
+    k, expected = 1, {}
+    while usable := [group for group in groups if len(group) >= k]:
+        shares = [np.mean([1.0 in subset for subset in combinations(group, k)]) for group in usable]
+        expected[k] = np.mean(shares)
+        k *= 2
+    assert result == pytest.approx(expected)
+
+
+def test_pass_at_k_stops_at_the_group_size():
+    assert list(pass_at_k([np.ones(5)])) == [1, 2, 4]
+    assert pass_at_k([]) == {}
+
+
+def test_repetition_needs_a_long_text_that_compresses():
+    rng = np.random.default_rng(0)
+    letters = "".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz "), 20_000))
+    assert has_repetition("again and " * 2000)
+    assert not has_repetition("again and " * 1000)  # 10,000 characters: not longer than the window
+    assert not has_repetition(letters)
+    assert has_repetition(letters + "x" * 10_000)  # only the end counts
+    assert not has_repetition("x" * 10_000 + letters)

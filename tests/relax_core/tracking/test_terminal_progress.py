@@ -1,0 +1,205 @@
+"""What the terminal shows, with and without a terminal, and the closing summary."""
+
+import io
+import shlex
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from rich.console import Console
+
+from data.store import RunStore
+from relax_core.tracking import progress as module
+from relax_core.tracking.jsonl import append_metrics
+from relax_core.tracking.progress import Progress
+from relax_core.tracking.summary import closing_summary, resume_command
+
+METRICS = {
+    "reward/mean": 0.5,
+    "response_len/mean": 20.0,
+    "loss": 0.0123,
+    "tokens/response": 640.0,
+    "samples/scored": 32.0,
+    "eval/sums": 0.25,
+    "eval/sums-pass@1": 0.25,
+    "eval/sums-response_len/mean": 3.0,
+}
+
+
+def plain() -> tuple[Progress, io.StringIO]:
+    out = io.StringIO()
+    return Progress(Console(file=out, width=40, highlight=False)), out
+
+
+def terminal() -> tuple[Progress, io.StringIO]:
+    out = io.StringIO()
+    return Progress(Console(file=out, width=80, force_terminal=True, highlight=False)), out
+
+
+def test_a_step_is_one_plain_line_however_narrow():
+    progress, out = plain()
+    progress.begin("runs/a", 3)
+    progress.step_done(0, METRICS, {"generate": 6.4, "train": 1.6})
+    assert out.getvalue().splitlines() == [
+        "run runs/a: 3 steps",
+        # 640 response tokens in the 6.4 s of generate: 100 tokens/s
+        "step 1/3  reward 0.500  length 20.0  loss 0.0123  100 tokens/s  8.0 s (generate 6.4, train 1.6)",
+    ]
+
+
+def test_metrics_that_are_missing_are_left_out():
+    progress, out = plain()
+    progress.step_done(4, {"samples/scored": 0.0}, {})
+    assert out.getvalue() == "step 5  no sample has a score  0.0 s\n"
+
+
+def test_quick_stages_are_silent_and_those_with_counts_are_not():
+    progress, out = plain()
+    progress.begin("r", 2)
+    with progress.stage(0, "commit"):
+        pass
+    with progress.stage(0, "generate"):
+        progress.update(3, 4, 17)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("step 1/2  generate  3/4  17 tokens  ")
+
+
+def test_unfinished_stages_report_now_and_then(monkeypatch):
+    monkeypatch.setattr(module, "PLAIN_INTERVAL_S", 0.0)
+    progress, out = plain()
+    with progress.stage(-1, "evaluate"):
+        progress.update(0, 2, 0)
+        progress.update(1, 2, 5)
+    lines = out.getvalue().splitlines()
+    assert [line.split("  ")[:3] for line in lines] == [
+        ["before training", "evaluate", "0/2"],
+        ["before training", "evaluate", "1/2"],
+        ["before training", "evaluate", "1/2"],
+    ]
+
+
+def test_a_failed_stage_says_so_and_lets_the_error_through():
+    progress, out = plain()
+    with pytest.raises(ZeroDivisionError), progress.stage(0, "train"):
+        raise ZeroDivisionError
+    assert "train" in out.getvalue()
+    assert "ended by ZeroDivisionError" in out.getvalue()
+    progress.update(1, 1, 1)  # nothing runs: nothing to show, no error
+
+
+@pytest.mark.parametrize(
+    ("first", "text"), [(0, "r: 3 steps"), (1, "goes on with step 2 of 3"), (3, "is complete: 3 steps")]
+)
+def test_a_run_says_where_it_starts(first, text):
+    progress, out = plain()
+    progress.begin("r", 3, first)
+    assert text in out.getvalue()
+
+
+def test_reused_stages_and_notes_are_shown_as_they_are():
+    progress, out = plain()
+    progress.reused(0, "generate")
+    progress.note("[bold]not markup[/bold]")
+    assert out.getvalue() == "step 1  generate: finished before, reused\n[bold]not markup[/bold]\n"
+
+
+def test_the_moving_line_of_a_terminal_goes_away_and_leaves_the_lines():
+    progress, out = terminal()
+    progress.begin("r", 2)
+    with progress.stage(0, "generate"):
+        progress.update(1, 4, 10)
+        progress.note("a note meanwhile")
+        with progress.stage(0, "evaluate"):
+            pass
+        progress.update(4, 4, 40)
+    progress.step_done(0, METRICS, {"generate": 1.0})
+    assert progress._live is None
+    text = out.getvalue()
+    assert "a note meanwhile" in text
+    assert "generate  4/4  40 tokens" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h")  # the cursor is shown again
+
+
+def test_threads_may_report_at_once_on_a_terminal():
+    progress, _ = terminal()
+    with progress.stage(0, "generate"):
+
+        def work(number: int) -> None:
+            for i in range(20):
+                progress.update(i, 20, i)
+                with progress.stage(0, f"s{number}"):
+                    progress.note("x")
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in threads)
+    assert progress._live is None
+
+
+def test_the_closing_text_has_scores_and_commands():
+    progress, out = plain()
+    progress.begin("runs/a", 2)
+    progress.step_done(0, {"reward/mean": 0.25}, {})
+    progress.step_done(1, METRICS, {})
+    text = progress.closing_text()
+    assert "mean reward 0.250 -> 0.500" in text
+    assert "eval/sums 0.250" in text
+    assert "pass@1" not in text
+    assert "runs/a/steps/000001/rollout.parquet" in text
+    assert text in out.getvalue()
+
+
+def test_every_command_of_the_summary_works(tmp_path):
+    # A folder whose name needs quoting in the shell and in SQL.
+    run = tmp_path / "it's a run"
+    store = RunStore(str(run))
+    for step, scores in enumerate(([0.0, 1.0], [1.0, 1.0])):
+        ids = [f"{step}-{i}" for i in range(2)]
+        rollout = {
+            "sample_id": ids,
+            "step": pa.array([step] * 2, pa.int32()),
+            "response_length": [3, 4],
+            "prompt": ["p", "q"],
+            "response": ["a", "b"],
+            "label": ["1", "2"],
+        }
+        store.write_table(store.step_path(step, "rollout.parquet"), pa.table(rollout))
+        reward = pa.table({"sample_id": ids, "reward": np.array(scores, np.float32)})
+        store.write_table(store.step_path(step, "reward.parquet"), reward)
+        append_metrics(store, step, {"loss": 0.5})
+    text = closing_summary(str(run), last_step=1)
+    commands = [line.split(":", 1)[1].strip() for line in text.splitlines() if "python -c" in line]
+    assert len(commands) == 3
+    outputs = []
+    for command in commands:
+        words = shlex.split(command)
+        assert words[0] == "python"
+        outputs.append(subprocess.run([sys.executable, *words[1:]], check=True, capture_output=True, text=True).stdout)
+    assert "0.5" in outputs[0]  # mean reward of step 0
+    assert "prompt" in outputs[1]
+    assert "loss" in outputs[2]
+
+
+def test_a_run_without_steps_shows_no_tables():
+    assert "parquet" not in closing_summary("r")
+
+
+@pytest.mark.parametrize(
+    ("argv", "command"),
+    [
+        (["/x/bin/relax", "train", "--lr", "1"], "relax train --lr 1 --run-dir 'my run'"),
+        (["relax", "train", "--run-dir", "my run"], "relax train --run-dir 'my run'"),
+        (["relax", "train", "--run-dir=my run"], "relax train '--run-dir=my run'"),
+        (["python"], "relax train --run-dir 'my run'"),
+        ([], "relax train --run-dir 'my run'"),
+    ],
+)
+def test_the_resume_command_is_the_same_command_with_the_run(argv, command):
+    assert resume_command("my run", argv) == command
