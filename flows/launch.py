@@ -7,7 +7,6 @@ started is ended when the run is closed; standing engines stay unless the run is
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from relax_core.cluster.backend import RayBackend
 from relax_core.config import RelaxConfig, Source, prepare
 from relax_core.config.rules import Purpose
 from relax_core.rewards.score import check_reward
@@ -21,6 +20,14 @@ def checked(config: RelaxConfig, purpose: Purpose = "train") -> RelaxConfig:
     config = prepare(config, purpose)
     check_reward(config)
     return config
+
+
+def _ray_backend(config: RelaxConfig, name: str) -> Backend:
+    from relax_core.cluster.backend import (
+        RayBackend,
+    )  # Ray costs half a second that a mistake in the options does not need
+
+    return RayBackend(config, name)
 
 
 _OPEN: dict[str, RunSession] = {}
@@ -45,7 +52,7 @@ def open_run(
     if name in _OPEN:
         yield _OPEN[name]
         return
-    backend = backend or RayBackend(config, name)
+    backend = backend or _ray_backend(config, name)
     run = _OPEN[name] = RunSession(config, sources or {}, backend, Progress(), training)
     try:
         yield run

@@ -31,6 +31,7 @@ from tasks.weight_sync import weight_sync
 @flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
 def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     """One step: generate, score, learn, sync."""
+    run.begin_step()
     ensure_engines(run, step)
     done = {}
     if step == 0 and run.evaluates_before_training:

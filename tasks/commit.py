@@ -23,7 +23,7 @@ def commit(
     metrics = step_metrics(run.store.read_table(stages["generate"].table), run.store.read_table(stages["reward"].table))
     for name in ("train", "evaluate_before", "evaluate"):
         metrics.update(stages[name].values["metrics"] if name in stages else {})
-    seconds = {name: record.seconds for name, record in stages.items()}
+    seconds = {name: record.seconds for name, record in stages.items()} | run.seconds
     manifest = {
         "step": step,
         "weights": {"version": step + 1, "id": stages["train"].key},
@@ -32,6 +32,7 @@ def commit(
         "tables": {name: reference.to_json() for name, reference in tables.items()},
         "stages": {name: record.key for name, record in stages.items()},
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "wall_seconds": round(run.step_seconds(), 3),
         "checkpoint": checkpoint,
         "metrics": metrics,
     }

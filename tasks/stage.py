@@ -46,7 +46,8 @@ def stage(name: str, identity: Identity | None = None, options: Stage | None = N
             with run.progress.stage(step, name):
                 started = time.perf_counter()
                 record = work(run, step, key, *inputs)
-                record = StageRecord(name, key, record.tables, record.values, time.perf_counter() - started)
+                run.seconds[name] = time.perf_counter() - started
+                record = StageRecord(name, key, record.tables, record.values, run.seconds[name])
             run.records.write(step, record)
             return record
 
@@ -68,8 +69,11 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(work: Callable[..., Any]) -> Callable[..., Any]:
         def body(run: RunSession, step: int, inputs: tuple[Any, ...]) -> Any:
+            started = time.perf_counter()
             with run.progress.stage(step, name):
-                return work(run, step, *inputs)
+                result = work(run, step, *inputs)
+            run.seconds[name] = time.perf_counter() - started
+            return result
 
         run_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)
 

@@ -12,6 +12,7 @@ from data.errors import UserError
 from data.ragged import Ragged
 from data.schema import BATCH
 from data.schema import table as make_table
+from relax_core.algorithms.advantages import AdvantageInputs
 from relax_core.algorithms.registry import get_estimator
 from relax_core.algorithms.rewards import normalize_rewards
 from relax_core.config import RelaxConfig
@@ -45,16 +46,15 @@ def training_batch(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) ->
     removed = rollout["remove_sample"].to_numpy(zero_copy_only=False).astype(bool)
     trained = ~(np.isnan(scores) | removed)
     mask = Ragged(masks.values * np.repeat(trained, masks.lengths).astype(np.uint8), masks.offsets)
-    spread = np.repeat(np.nan_to_num(normalized), masks.lengths).astype(np.float32)
-    advantages = Ragged(spread, masks.offsets)
+    result = estimator.advantages(AdvantageInputs(normalized, masks.offsets, mask.values))
     return make_table(
         BATCH,
         {
             **{name: rollout[name] for name in ("sample_id", "group_id", "tokens", "response_length")},
             "loss_mask": mask.to_arrow(),
             "rollout_log_probs": rollout["rollout_log_probs"],
-            "advantages": advantages.to_arrow(),
-            "returns": advantages.to_arrow(),
+            "advantages": Ragged(result.advantages, masks.offsets).to_arrow(),
+            "returns": Ragged(result.returns, masks.offsets).to_arrow(),
             "reward": pa.array(scores, pa.float32(), from_pandas=True),
         },
     )

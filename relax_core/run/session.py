@@ -8,6 +8,7 @@ is derived from the run directory, so that a second process goes on where the fi
 import hashlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -65,6 +66,8 @@ class RunSession:
             self._keep_configuration(sources)
             self.total_steps = self._total_steps()
         self.redone: list[int] = []
+        self.seconds: dict[str, float] = {}
+        self._step_started = 0.0
         self._engines: tuple[TrainerPort, EnginesPort] | None = None
 
     def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
@@ -180,6 +183,14 @@ class RunSession:
         return fingerprint({"stage": stage, "step": step, "options": options, "inputs": dict(inputs)})
 
     # When
+
+    def begin_step(self) -> None:
+        """Start the clocks of a step: ``seconds`` by stage, as far as they ran in this process."""
+        self.seconds, self._step_started = {}, time.perf_counter()
+
+    def step_seconds(self) -> float:
+        """Wall time since ``begin_step``."""
+        return time.perf_counter() - self._step_started
 
     def checkpoint_due(self, step: int) -> bool:
         interval = self.config.checkpoint.save_interval

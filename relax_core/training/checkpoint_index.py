@@ -1,52 +1,75 @@
-"""Which checkpoints are complete, without loading one.
+"""Which checkpoints are in a place, and which of them are complete.
 
-Guarantee: a checkpoint counts only when its marker ``relax_state.json``, which is written last, is there and whole and
-every file that it lists exists with the listed size; needs neither torch nor Megatron.
+Guarantee: a checkpoint counts only when its marker is whole and every file that the marker lists is there with its
+size; what a killed process left unfinished is passed over with a warning. Needs neither torch nor Megatron.
+
+Layout below the checkpoint URL: ``iter_0000012/`` (the iteration is the id of the rollout step whose training it
+holds), in it Megatron's files and, written last, ``relax_state.json``; ``latest_checkpointed_iteration.txt`` for
+Megatron's own tools.
 """
 
 import logging
 import re
+from typing import Any
 
-from data.store import RunStore
-
-log = logging.getLogger(__name__)
+from data.files import FileStore
 
 MARKER = "relax_state.json"
 TRACKER = "latest_checkpointed_iteration.txt"
-_FOLDER = re.compile(r"iter_(\d{7,})")
+FORMAT = 1
+
+_NAME = re.compile(r"iter_(\d{7,})")
+log = logging.getLogger(__name__)
 
 
 def folder_name(iteration: int) -> str:
-    """Folder of an iteration, as Megatron names it."""
+    """``iter_0000012``."""
     return f"iter_{iteration:07d}"
 
 
-def complete_iterations(url: str) -> list[tuple[int, str | None]]:
-    """Complete checkpoints below ``url``, newest first: iteration and identity of its weights.
-
-    An iteration is the step whose update was the last one in it. Incomplete ones are named in a warning and left out.
-    """
-    store = RunStore(url)
-    sizes = store.sizes()
-    found = []
-    for name in {path.split("/", 1)[0] for path in sizes}:
-        match = _FOLDER.fullmatch(name)
-        if match is None:
-            continue
-        marker = store.read_json(f"{name}/{MARKER}")
-        reason = _incomplete(name, marker, sizes)
-        if reason:
-            log.warning("checkpoint %s/%s is incomplete (%s) and is not used", url, name, reason)
-            continue
-        found.append((int(match.group(1)), marker.get("weights_id")))
-    return sorted(found, key=lambda entry: -entry[0])
+def iterations(store: FileStore) -> list[int]:
+    """Iterations that have a folder, complete or not, newest first."""
+    matches = (_NAME.fullmatch(name) for name in store.ls())
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
-def _incomplete(name: str, marker: object, sizes: dict[str, int]) -> str:
-    if not isinstance(marker, dict) or not isinstance(marker.get("files"), dict):
-        return f"no whole {MARKER}"
+def read_marker(store: FileStore, iteration: int) -> tuple[dict[str, Any] | None, str]:
+    """The marker of a complete checkpoint, or None and what is wrong with it."""
+    folder = folder_name(iteration)
+    marker = store.read_json(f"{folder}/{MARKER}")
+    if not isinstance(marker, dict) or "files" not in marker:
+        return None, f"{MARKER} is missing or not whole"
+    sizes = store.sizes(folder)
     for path, size in marker["files"].items():
-        actual = sizes.get(f"{name}/{path}")
-        if actual != size:
-            return f"{path} has {'no' if actual is None else actual} bytes instead of {size}"
-    return ""
+        found = sizes.get(f"{folder}/{path}")
+        if found is None:
+            return None, f"{path} is missing"
+        if found != size:
+            return None, f"{path} has {found} bytes instead of {size}"
+    return marker, ""
+
+
+def complete_iterations(url: str) -> list[tuple[int, str | None]]:
+    """Complete checkpoints, newest first, each with the caller's name for its weights (``weights_id``)."""
+    return [(iteration, marker.get("weights_id")) for iteration, marker in complete_markers(FileStore(url))]
+
+
+def newest_complete(url: str, at_most: int | None = None) -> int | None:
+    """Newest complete iteration that is not past ``at_most``; None when there is none."""
+    for iteration in iterations(store := FileStore(url)):
+        if (at_most is None or iteration <= at_most) and _marker_or_warning(store, iteration) is not None:
+            return iteration
+    return None
+
+
+def complete_markers(store: FileStore) -> list[tuple[int, dict[str, Any]]]:
+    """Complete checkpoints with their markers, newest first."""
+    found = ((iteration, _marker_or_warning(store, iteration)) for iteration in iterations(store))
+    return [(iteration, marker) for iteration, marker in found if marker is not None]
+
+
+def _marker_or_warning(store: FileStore, iteration: int) -> dict[str, Any] | None:
+    marker, problem = read_marker(store, iteration)
+    if marker is None:
+        log.warning("Checkpoint %s is incomplete (%s) and is passed over.", store.uri(folder_name(iteration)), problem)
+    return marker
