@@ -1,8 +1,8 @@
 """Normalisation of rewards within the group of samples that answer one prompt.
 
 Guarantee: samples are grouped by id, never by position, so groups may be interleaved and of different sizes. A sample
-without a score (NaN) takes no part in its group's statistics and stays NaN. A group whose scores are all the same number
-gives exact zeros, decided by comparing the scores and not through a rounded standard deviation.
+without a score (NaN) takes no part in its group's statistics and stays NaN. A group whose scores are all equal gives
+exact zeros, decided by comparing the scores and not through a rounded standard deviation.
 """
 
 from __future__ import annotations

@@ -105,12 +105,14 @@ def _exchange(sizes: np.ndarray, parts: list[list[int]], equal: bool) -> None:
         gap = int(sums[full] - sums[empty])
         if gap <= 1:
             return
-        giving = np.asarray(parts[full])
-        taking = np.asarray(parts[empty])
+        giving = np.asarray(parts[full], dtype=np.int64)
+        taking = np.asarray(parts[empty], dtype=np.int64)
         give, take = sizes[giving], sizes[taking]
         can_move = not equal and len(giving) > 1
         if can_move:  # an item of length 0 to take: a move
             taking, take = np.append(taking, -1), np.append(take, 0)
+        if not take.size:
+            return
         rank = np.argsort(take, kind="stable")
         take = take[rank]
         # Wanted: give - take as close to half the gap as possible; so for each item to give the two takes around it.

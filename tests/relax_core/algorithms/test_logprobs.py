@@ -1,11 +1,8 @@
 """Log-probs of the vocabulary-parallel head against torch.log_softmax in float64."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from ranks import run_ranks
 
 from relax_core.algorithms import logprobs
 from relax_core.algorithms.logprobs import token_log_probs
@@ -154,53 +151,5 @@ def test_large_batches_are_chunked_without_being_asked(monkeypatch):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
 
 
-TWO_RANKS = """
-import sys, torch, torch.distributed as dist
-from relax_core.algorithms.logprobs import token_log_probs
-rank, path = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method="file://" + path, rank=rank, world_size=2)
-data = torch.load(path + ".pt")
-shard = data["weight"].shape[0] // 2
-for vocab_size in (None, 21, 15):  # 15: the second rank holds nothing but padding
-    for chunk_size in (-1, 4):
-        hidden = data["hidden"].clone().requires_grad_()
-        weight = data["weight"][rank * shard : (rank + 1) * shard].clone().requires_grad_()
-        full_hidden = data["hidden"].clone().requires_grad_()
-        full = data["weight"].clone().requires_grad_()
-        targets = data["targets"] % (vocab_size or data["weight"].shape[0])
-        out = token_log_probs(hidden, weight, targets, temperature=0.8, group=dist.group.WORLD, chunk_size=chunk_size,
-                              with_entropy=True, entropy_grad=True, vocab_size=vocab_size)
-        (out[0] * data["grad"] + out[1] * 0.3).sum().backward()
-        want = token_log_probs(full_hidden, full, targets, temperature=0.8, with_entropy=True, entropy_grad=True,
-                               vocab_size=vocab_size)
-        (want[0] * data["grad"] + want[1] * 0.3).sum().backward()
-        dist.all_reduce(hidden.grad)  # each rank gives its shard's part
-        got_weight = torch.zeros_like(weight) if weight.grad is None else weight.grad
-        for a, b in ((out[0], want[0]), (out[1], want[1]), (hidden.grad, full_hidden.grad),
-                     (got_weight, full.grad[rank * shard : (rank + 1) * shard])):
-            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
-dist.destroy_process_group()
-print("equal")
-"""
-
-
-def test_two_ranks_equal_one(tmp_path: Path):
-    hidden, weight, targets = problem(rows=9, size=6, vocab=32, dtype=torch.float64)
-    rendezvous = tmp_path / "rendezvous"
-    data = {"hidden": hidden.detach(), "weight": weight.detach(), "targets": targets, "grad": torch.randn(9).double()}
-    torch.save(data, f"{rendezvous}.pt")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_RANKS, str(rank), str(rendezvous)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    try:
-        for process in ranks:
-            output, _ = process.communicate(timeout=120)
-            assert process.returncode == 0, output
-            assert "equal" in output
-    finally:
-        for process in ranks:
-            process.kill()
+def test_two_ranks_equal_one():
+    assert run_ranks(2, "relax_core.algorithms.logprobs_ranks:parity") == ["equal", "equal"]

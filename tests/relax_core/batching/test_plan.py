@@ -1,0 +1,103 @@
+"""Plans: by hand, and the invariants that the trainer relies on."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.errors import UserError
+from relax_core.batching.plan import plan_updates
+
+
+def test_static_batches_in_file_order():
+    plans = plan_updates([5] * 8, dp_size=2, num_updates=2, micro_batch_size=1)
+    assert [plan.micro_batches for plan in plans] == [[[[0], [1]], [[2], [3]]], [[[4], [5]], [[6], [7]]]]
+    assert [plan.samples for plan in plans] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_dynamic_batches_are_packed_to_the_budget():
+    # rank 0: 6 + 4 fit in 10, 5 + 5 too
+    (plan,) = plan_updates([6, 5, 5, 4], dp_size=1, max_tokens=10)
+    assert plan.micro_batches == [[[0, 3], [1, 2]]]
+
+
+def test_a_rank_with_fewer_micro_batches_splits_its_largest():
+    # rank 0 needs three; rank 1's bin of 1 + 2 + 3 is split into 3 | 1 + 2, then 1 + 2 (the first of the largest) again
+    (plan,) = plan_updates([9, 9, 9, 1, 2, 3], dp_size=2, max_tokens=10)
+    assert plan.micro_batches == [[[0], [1], [2]], [[5], [4], [3]]]
+
+
+def test_a_rank_without_enough_samples_gets_dummies():
+    (plan,) = plan_updates([1, 1, 1], dp_size=2, micro_batch_size=1)
+    assert plan.micro_batches == [[[0], [1]], [[2], []]]
+    (plan,) = plan_updates([1], dp_size=3, max_tokens=4)
+    assert plan.micro_batches == [[[0]], [[]], [[]]]
+
+
+def test_pipelines_can_ask_for_a_minimum_and_a_multiple():
+    (plan,) = plan_updates([4, 4, 4], dp_size=1, max_tokens=4, micro_batch_multiple=2)
+    assert plan.micro_batches == [[[0], [1], [2], []]]
+    (plan,) = plan_updates([1, 1, 1, 1], dp_size=1, max_tokens=100, min_micro_batches=2)
+    assert [len(m) for m in plan.micro_batches[0]] == [2, 2]
+
+
+def test_updates_of_unequal_size_differ_by_one_sample():
+    plans = plan_updates([1] * 7, dp_size=1, num_updates=3, micro_batch_size=8)
+    assert [plan.samples for plan in plans] == [[0, 1, 2], [3, 4], [5, 6]]
+
+
+def test_samples_of_one_rollout_stay_in_one_update():
+    # rollouts a a a | b | c c | d over two updates: a and b, c and d
+    plans = plan_updates([1] * 7, dp_size=1, num_updates=2, micro_batch_size=1, keep_together=list("aaabccd"))
+    assert [plan.samples for plan in plans] == [[0, 1, 2, 3], [4, 5, 6]]
+
+
+def test_balanced_ranks_have_equal_counts_and_similar_tokens():
+    (plan,) = plan_updates([8, 7, 6, 5, 4, 3, 2, 1], dp_size=2, max_tokens=100, balance=True)
+    totals = [sum(8 - i for micro_batch in rank for i in micro_batch) for rank in plan.micro_batches]
+    assert totals == [18, 18]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lengths": [1], "micro_batch_size": 1, "max_tokens": 1}, "either by samples or by tokens"),
+        ({"lengths": [1]}, "either by samples or by tokens"),
+        ({"lengths": [1], "micro_batch_size": 0}, "--micro-batch-size is 0"),
+        ({"lengths": [], "micro_batch_size": 1}, "0 samples cannot fill 1"),
+        ({"lengths": [1], "num_updates": 2, "micro_batch_size": 1}, "1 samples cannot fill 2"),
+    ],
+)
+def test_impossible_plans_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        plan_updates(arguments.pop("lengths"), dp_size=1, **arguments)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40),
+    dp_size=st.integers(1, 5),
+    num_updates=st.integers(1, 3),
+    size=st.one_of(
+        st.integers(1, 5).map(lambda n: {"micro_batch_size": n}), st.integers(1, 90).map(lambda n: {"max_tokens": n})
+    ),
+    balance=st.booleans(),
+    multiple=st.integers(1, 3),
+)
+def test_invariants(lengths, dp_size, num_updates, size, balance, multiple):
+    num_updates = min(num_updates, len(lengths))
+    plans = plan_updates(
+        lengths, dp_size=dp_size, num_updates=num_updates, balance=balance, micro_batch_multiple=multiple, **size
+    )
+    assert len(plans) == num_updates
+    assert [i for plan in plans for i in plan.samples] == list(range(len(lengths)))  # every one once, in file order
+    for plan in plans:
+        assert len(plan.micro_batches) == dp_size
+        assert {len(rank) for rank in plan.micro_batches} == {plan.num_micro_batches}
+        assert plan.num_micro_batches % multiple == 0
+        counts = [sum(len(m) for m in rank) for rank in plan.micro_batches]
+        assert max(counts) - min(counts) <= 1
+        for micro_batch in (m for rank in plan.micro_batches for m in rank):
+            if "max_tokens" in size:
+                assert sum(lengths[i] for i in micro_batch) <= size["max_tokens"] or len(micro_batch) == 1
+            else:
+                assert len(micro_batch) <= size["micro_batch_size"]
