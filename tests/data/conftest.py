@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ def s3_endpoint() -> Iterator[str]:
     pytest.importorskip("s3fs")
     import boto3
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # not a line per request
     server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()

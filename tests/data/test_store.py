@@ -83,7 +83,12 @@ def test_a_verdict_is_remembered_until_the_file_is_touched(
     os.utime(file, (1_000_000, 1_000_000))  # long settled
     reads: list[str] = []
     read_bytes = RunStore.read_bytes
-    monkeypatch.setattr(RunStore, "read_bytes", lambda self, path: reads.append(path) or read_bytes(self, path))
+
+    def counted(self: RunStore, path: str) -> bytes:
+        reads.append(path)
+        return read_bytes(self, path)
+
+    monkeypatch.setattr(RunStore, "read_bytes", counted)
     assert [store.valid(ref) for _ in range(3)] == [True] * 3
     assert reads == ["t.parquet"]
     content = bytearray(file.read_bytes())
@@ -138,7 +143,11 @@ def test_duckdb_and_pandas_open_the_file(tmp_path: Path, batch: pa.Table) -> Non
     store = RunStore(tmp_path)
     store.write_table("t.parquet", batch)
     path = store.local_path("t.parquet")
-    rows = duckdb.sql(f"select sample_id, reward, advantages, len(tokens) from '{path}' order by 1").fetchall()
+    rows = (
+        duckdb.connect()
+        .execute(f"select sample_id, reward, advantages, len(tokens) from '{path}' order by 1")
+        .fetchall()
+    )
     assert rows == [
         ("000000-0000-000", 1.0, [1.0], 2),
         ("000000-0000-001", None, [2.0, 3.0], 3),
