@@ -115,9 +115,8 @@ def report(curve: list[dict[str, Any]], seconds: float, picture: Path) -> int:
     pyplot.tight_layout()
     pyplot.savefig(picture, dpi=120)
     reached = next((row["step"] for row in curve if row["reward/mean"] > GOAL), None)
-    print(
-        f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f} in {len(curve)} steps, {seconds:.0f} s; above {GOAL}: step {reached}"
-    )
+    print(f"reward {rewards[0]:.3f} -> {rewards[-1]:.3f} in {len(curve)} steps, {seconds:.0f} s")
+    print(f"above {GOAL} first in step {reached}")
     print(f"curve: {picture}")
     return 0 if reached is not None else 1
 

@@ -37,6 +37,18 @@ def prefect_server(relax_home: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def ray_head(relax_home: Path) -> Iterator[str]:
+    """A standing Ray head, recorded as `relax up` would, and this process connected to it."""
+    from relax_core.cluster import services
+    from relax_core.cluster.head import connected
+
+    service = services.start_ray()
+    with connected():
+        yield service.address
+    services.stop()
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Qwen3 with a tokenizer, as a Hugging Face folder."""
     from tiny import make_tiny
