@@ -13,7 +13,7 @@ from relax_core.config.derived import (
     trainer_world_size,
 )
 from relax_core.config.help import options_help
-from relax_core.config.model_files import ModelFacts, read_model_facts
+from relax_core.config.model_files import read_model_folder
 from relax_core.config.options import OPTIONS, SECTIONS, get_option, option_values, with_options
 from relax_core.config.parser import Source, mark_derived, parse_arguments, read_config
 from relax_core.config.problems import Problem
@@ -27,7 +27,6 @@ __all__ = [
     "MAY_CHANGE",
     "OPTIONS",
     "SECTIONS",
-    "ModelFacts",
     "Problem",
     "RelaxConfig",
     "Source",
@@ -48,7 +47,7 @@ __all__ = [
     "parse_arguments",
     "prepare",
     "read_config",
-    "read_model_facts",
+    "read_model_folder",
     "refuse_other_configuration",
     "resolve",
     "role_devices",

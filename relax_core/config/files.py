@@ -5,14 +5,14 @@ reads it.
 """
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from data.errors import UserError
-from relax_core.config.model_files import ModelFacts, read_model_facts
+from relax_core.config.model_files import read_model_folder
 from relax_core.config.problems import Problem
 from relax_core.config.sections import RelaxConfig
+from relax_core.training.shape import ModelShape
 
 _SLICE = re.compile(r"@\[[^\]]*\]$")
 _MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
@@ -20,18 +20,18 @@ _MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
 
 def check_files(
     config: RelaxConfig, purpose: Literal["train", "evaluate"] = "train"
-) -> tuple[ModelFacts | None, list[Problem]]:
-    """The facts of ``--hf-checkpoint`` (None when it cannot be used), and what is wrong with the named files."""
+) -> tuple[ModelShape | None, list[Problem]]:
+    """The shape of ``--hf-checkpoint``'s model (None when it cannot be used), and what is wrong with the files."""
     problems: list[Problem] = []
-    facts = _model(config.checkpoint.hf_checkpoint, problems)
+    shape = _model(config.checkpoint.hf_checkpoint, problems)
     _load(config.checkpoint.load, problems)
-    _reference(config.checkpoint.ref_load, facts, problems)
+    _reference(config.checkpoint.ref_load, shape, problems)
     if purpose == "train":
         _prompts("--prompt-data", config.data.prompt_data, problems)
     pairs = config.eval.eval_prompt_data or []
     for path in pairs if len(pairs) == 1 else pairs[1::2] if len(pairs) % 2 == 0 else []:
         _prompts("--eval-prompt-data", path, problems)
-    return facts, problems
+    return shape, problems
 
 
 def local_path(url: str) -> Path | None:
@@ -42,11 +42,11 @@ def local_path(url: str) -> Path | None:
     return None if "://" in url or "::" in url else Path(url).expanduser()
 
 
-def _model(folder: str | None, problems: list[Problem]) -> ModelFacts | None:
+def _model(folder: str | None, problems: list[Problem]) -> ModelShape | None:
     if not folder:
         return None
     try:
-        return read_model_facts(folder)
+        return read_model_folder(folder)
     except UserError as error:
         problems.append(Problem("--hf-checkpoint", None, error.problem, error.fix))
         return None
@@ -63,18 +63,16 @@ def _load(folder: str | None, problems: list[Problem]) -> None:
         problems.append(Problem("--load", folder, reason))
 
 
-def _reference(folder: str | None, facts: ModelFacts | None, problems: list[Problem]) -> None:
+def _reference(folder: str | None, shape: ModelShape | None, problems: list[Problem]) -> None:
     if not folder:
         return
     try:
-        reference = read_model_facts(folder, tokenizer=False)
+        reference = read_model_folder(folder, tokenizer=False)
     except UserError as error:
         problems.append(Problem("--ref-load", None, error.problem, error.fix))
         return
-    if facts is not None and replace(reference, folder=facts.folder) != facts:
-        differing = [
-            name for name in vars(facts) if name != "folder" and getattr(facts, name) != getattr(reference, name)
-        ]
+    if shape is not None and reference != shape:
+        differing = [name for name in vars(shape) if getattr(shape, name) != getattr(reference, name)]
         reason = f"has another shape than --hf-checkpoint: {', '.join(differing)}."
         problems.append(Problem("--ref-load", folder, reason, "Actor and reference are one model with two weights."))
 

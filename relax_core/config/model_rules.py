@@ -6,29 +6,29 @@ Guarantee: a split that the model does not allow is refused before anything star
 from collections.abc import Callable, Iterator
 
 from relax_core.config.derived import longest_sample
-from relax_core.config.model_files import ModelFacts
 from relax_core.config.options import OPTIONS, get_option
 from relax_core.config.problems import Problem
 from relax_core.config.sections import RelaxConfig
+from relax_core.training.shape import ModelShape
 
-ModelRule = Callable[[RelaxConfig, ModelFacts], Iterator[Problem]]
+ModelRule = Callable[[RelaxConfig, ModelShape], Iterator[Problem]]
 
 
-def _context_fits_model(config: RelaxConfig, facts: ModelFacts) -> Iterator[Problem]:
+def _context_fits_model(config: RelaxConfig, model: ModelShape) -> Iterator[Problem]:
     for name in ("rollout_max_context_len", "sglang_context_length"):
         context = get_option(config, name)
-        if context is not None and context > facts.max_position_embeddings:
-            reason = f"is more than the model's {facts.max_position_embeddings} positions (config.json)."
+        if context is not None and context > model.max_positions:
+            reason = f"is more than the model's {model.max_positions} positions (config.json)."
             yield Problem(OPTIONS[name].flag, context, reason)
 
 
-def _tensor_parallel_fits_model(config: RelaxConfig, facts: ModelFacts) -> Iterator[Problem]:
+def _tensor_parallel_fits_model(config: RelaxConfig, model: ModelShape) -> Iterator[Problem]:
     size = config.parallel.tensor_model_parallel_size
     counts = {
-        "attention heads": facts.num_heads,
-        "key-value heads": facts.num_kv_heads,
-        "vocabulary entries": facts.vocab_size,
-        "feed-forward columns": facts.intermediate_size,
+        "attention heads": model.heads,
+        "key-value heads": model.kv_heads,
+        "vocabulary entries": model.vocab,
+        "feed-forward columns": model.ffn,
     }
     for what, count in counts.items():
         if count % size:
@@ -36,29 +36,29 @@ def _tensor_parallel_fits_model(config: RelaxConfig, facts: ModelFacts) -> Itera
             yield Problem("--tensor-model-parallel-size", size, reason)
 
 
-def _pipeline_fits_model(config: RelaxConfig, facts: ModelFacts) -> Iterator[Problem]:
+def _pipeline_fits_model(config: RelaxConfig, model: ModelShape) -> Iterator[Problem]:
     size = config.parallel.pipeline_model_parallel_size
-    if facts.num_layers % size:
-        reason = f"does not divide the model's {facts.num_layers} layers."
+    if model.layers % size:
+        reason = f"does not divide the model's {model.layers} layers."
         yield Problem("--pipeline-model-parallel-size", size, reason)
     layers = config.parallel.recompute_num_layers
-    if layers is not None and layers > facts.num_layers // size:
-        reason = f"is more than the {facts.num_layers // size} layers of a pipeline stage."
+    if layers is not None and layers > model.layers // size:
+        reason = f"is more than the {model.layers // size} layers of a pipeline stage."
         yield Problem("--recompute-num-layers", layers, reason)
 
 
-def _engine_fits_model(config: RelaxConfig, facts: ModelFacts) -> Iterator[Problem]:
+def _engine_fits_model(config: RelaxConfig, model: ModelShape) -> Iterator[Problem]:
     size = config.cluster.rollout_num_gpus_per_engine
-    if facts.num_heads % size:
-        reason = f"does not divide the model's {facts.num_heads} attention heads."
+    if model.heads % size:
+        reason = f"does not divide the model's {model.heads} attention heads."
         yield Problem("--rollout-num-gpus-per-engine", size, reason)
 
 
-def _budget_fits_samples(config: RelaxConfig, facts: ModelFacts) -> Iterator[Problem]:
+def _budget_fits_samples(config: RelaxConfig, model: ModelShape) -> Iterator[Problem]:
     budget, longest = config.batch.max_tokens_per_gpu, longest_sample(config)
     # Where only the model bounds a sample, its limit says nothing about this run's samples: one that is longer than
     # the budget gets a micro-batch of its own.
-    bounded = longest is not None and longest < facts.max_position_embeddings
+    bounded = longest is not None and longest < model.max_positions
     if (
         config.batch.use_dynamic_batch_size
         and budget is not None
@@ -70,10 +70,10 @@ def _budget_fits_samples(config: RelaxConfig, facts: ModelFacts) -> Iterator[Pro
         yield Problem("--max-tokens-per-gpu", budget, reason, f"Make it {longest} or more, or shorten the samples.")
 
 
-def _token_ids_exist(config: RelaxConfig, facts: ModelFacts) -> Iterator[Problem]:
+def _token_ids_exist(config: RelaxConfig, model: ModelShape) -> Iterator[Problem]:
     for token in config.rollout.rollout_stop_token_ids or ():
-        if token >= facts.vocab_size:
-            reason = f"is outside the model's vocabulary of {facts.vocab_size} entries."
+        if token >= model.vocab:
+            reason = f"is outside the model's vocabulary of {model.vocab} entries."
             yield Problem("--rollout-stop-token-ids", token, reason)
 
 

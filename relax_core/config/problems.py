@@ -40,8 +40,10 @@ def show_value(value: Any) -> str:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`Did you mean A or B?`, or an empty text when nothing is near."""
+    """`Did you mean A?`, or `A or B` where two are about as near; an empty text when nothing is near."""
     close = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.65)
+    likeness = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in close]
+    close = [candidate for candidate, ratio in zip(close, likeness, strict=True) if ratio >= likeness[0] - 0.05]
     return f"Did you mean {' or '.join(close)}?" if close else ""
 
 

@@ -7,14 +7,16 @@ Guarantee: ``resolve`` is pure and idempotent, touches no option that was given 
 from typing import Any
 
 from relax_core.config.derived import samples_per_step
-from relax_core.config.model_files import ModelFacts
 from relax_core.config.options import get_option, with_options
 from relax_core.config.sections import RelaxConfig
+from relax_core.training.shape import ModelShape
 
 LONE_EVAL_SET = "aime"
 """Name of an evaluation set that is given as one path without a name."""
 
-_EVAL_DEFAULTS = {
+FOLLOWS: dict[str, str] = {
+    "eps_clip_high": "eps_clip",
+    "log_probs_max_tokens_per_gpu": "max_tokens_per_gpu",
     "eval_input_key": "input_key",
     "eval_label_key": "label_key",
     "eval_temperature": "rollout_temperature",
@@ -22,22 +24,21 @@ _EVAL_DEFAULTS = {
     "eval_top_k": "rollout_top_k",
     "eval_max_response_len": "rollout_max_response_len",
 }
+"""Option -> the option whose value it takes when it has none of its own."""
 
 
-def resolve(config: RelaxConfig, facts: ModelFacts | None = None) -> RelaxConfig:
+def resolve(config: RelaxConfig, model: ModelShape | None = None) -> RelaxConfig:
     """A copy of ``config`` in which every derived value is filled in.
 
     Args:
         config: what the person gave.
-        facts: the model's config.json, which bounds the context where no option does.
+        model: the shape of the model, which bounds the context where no option does.
     """
     config = _fill(config, _given_forms(config))
-    # in this order: the evaluation's response length may come from the rollout's, which may come from the context
-    config = _fill(config, _lengths(config, facts))
+    # before what follows: the evaluation's response length is the rollout's, which may come from the context
+    config = _fill(config, _lengths(config, model))
     config = _fill(config, _batch_sizes(config))
-    others = {evaluation: get_option(config, source) for evaluation, source in _EVAL_DEFAULTS.items()}
-    others["eps_clip_high"] = config.algorithm.eps_clip
-    others["log_probs_max_tokens_per_gpu"] = config.batch.max_tokens_per_gpu
+    others = {name: get_option(config, source) for name, source in FOLLOWS.items()}
     others["sglang_dtype"] = "bfloat16" if config.backend.bf16 else "float32"
     return _fill(config, {name: value for name, value in others.items() if get_option(config, name) is None})
 
@@ -58,12 +59,12 @@ def _given_forms(config: RelaxConfig) -> dict[str, Any]:
     return values
 
 
-def _lengths(config: RelaxConfig, facts: ModelFacts | None) -> dict[str, Any]:
+def _lengths(config: RelaxConfig, model: ModelShape | None) -> dict[str, Any]:
     context, response = config.rollout.rollout_max_context_len, config.rollout.rollout_max_response_len
     values: dict[str, Any] = {}
     if context is None and response is not None:
         # only beside a given response length: the model's limit alone bounds no response that anyone wants
-        limits = [facts.max_position_embeddings if facts else None, config.sglang.sglang_context_length]
+        limits = [model.max_positions if model else None, config.sglang.sglang_context_length]
         context = min((limit for limit in limits if limit is not None), default=None)
         values["rollout_max_context_len"] = context
     if context is not None and context > 1:

@@ -13,7 +13,7 @@ from relax_core.config.model_rules import MODEL_RULES
 from relax_core.config.options import OPTIONS, get_option
 from relax_core.config.problems import Problem, nearest, raise_problems
 from relax_core.config.ranges import RANGES
-from relax_core.config.resolve import resolve
+from relax_core.config.resolve import FOLLOWS, resolve
 from relax_core.config.sections import RelaxConfig
 
 Purpose = Literal["train", "evaluate"]
@@ -47,17 +47,17 @@ def prepare(config: RelaxConfig, purpose: Purpose = "train") -> RelaxConfig:
 
 
 def _resolve_and_check(config: RelaxConfig, purpose: Purpose) -> tuple[RelaxConfig, list[Problem]]:
-    facts, files = check_files(config, purpose)
-    config = resolve(config, facts)
+    model, files = check_files(config, purpose)
+    config = resolve(config, model)
     problems = [*_required(config, purpose), *_ranges(config)]
     wrong = {problem.option for problem in problems}
     for needs, rule in RULES:
         if not wrong.intersection(OPTIONS[name].flag for name in needs):
             problems += rule(config)
-    if facts is not None:
+    if model is not None:
         for needs, model_rule in MODEL_RULES:
             if not wrong.intersection(OPTIONS[name].flag for name in needs):
-                problems += model_rule(config, facts)
+                problems += model_rule(config, model)
     return config, [*problems, *files]
 
 
@@ -84,8 +84,13 @@ def _required(config: RelaxConfig, purpose: Purpose) -> Iterator[Problem]:
 def _ranges(config: RelaxConfig) -> Iterator[Problem]:
     for name, allowed in RANGES.items():
         value = get_option(config, name)
-        if value is not None and not allowed.holds(value):
+        if value is not None and not allowed.holds(value) and not _is_copy(config, name):
             yield Problem(OPTIONS[name].flag, value, f"must be {allowed.text}.")
+
+
+def _is_copy(config: RelaxConfig, name: str) -> bool:
+    """Whether a value is that of the option it follows, so that a mistake in it is told there, once."""
+    return name in FOLLOWS and get_option(config, name) == get_option(config, FOLLOWS[name])
 
 
 def _resource_names_roles(config: RelaxConfig) -> Iterator[Problem]:
@@ -134,6 +139,8 @@ def _batches_fill_a_step(config: RelaxConfig) -> Iterator[Problem]:
         f"--rollout-batch-size {config.rollout.rollout_batch_size} x --n-samples-per-prompt"
         f" {config.rollout.n_samples_per_prompt} = {samples} samples a step"
     )
+    if not samples:
+        return
     if size is None:
         reason = f"is more than there are samples: {made_of}."
         yield Problem("--num-steps-per-rollout", steps, reason, f"It can be at most {samples}.")
@@ -176,7 +183,7 @@ def _lengths_fit_context(config: RelaxConfig) -> Iterator[Problem]:
         return
     for name in ("rollout_max_prompt_len", "rollout_max_response_len", "eval_max_response_len"):
         length = get_option(config, name)
-        if length is not None and length > context - 1:
+        if length is not None and length > context - 1 and not _is_copy(config, name):
             other = "response" if "prompt" in name else "prompt"
             reason = f"leaves no room for a {other} in a context of {context} tokens."
             yield Problem(OPTIONS[name].flag, length, reason, f"It can be at most {context - 1}.")

@@ -42,11 +42,24 @@ is generated, nor its advantages, nor what is learned from it. So the reward may
 sizes, since checkpoints reload under others; where the state is saved and how it is cut may not."""
 
 
+class _Dumper(yaml.SafeDumper):
+    """YAML's plain types, with every text in a style that reads back the same."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    # outside double quotes PyYAML writes these line breaks of Unicode as they are, and reads them back as others
+    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
 def dump(config: RelaxConfig, sources: Mapping[str, Source]) -> str:
     """The text of `<run>/config.yaml`: every option below its section, and the source of each that is no default."""
     content = config.model_dump(mode="json")
     content[SOURCES] = {name: source for name, source in sources.items() if source != "default"}
-    return _HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120)
+    return _HEAD + yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def load(text: str) -> tuple[RelaxConfig, dict[str, Source]]:
@@ -59,7 +72,7 @@ def load(text: str) -> tuple[RelaxConfig, dict[str, Source]]:
         content = load_yaml(text)
         if not isinstance(content, dict):
             raise UserError("The run's config.yaml is empty or cut off.", "Start a new run directory.")
-        given = content.pop(SOURCES, None) or {}
+        given = content.pop(SOURCES, None)
         config = RelaxConfig.model_validate(content)
     except yaml.YAMLError as error:
         raise UserError(f"The run's config.yaml is no valid YAML: {error}.", "Start a new run directory.") from None
@@ -71,6 +84,7 @@ def load(text: str) -> tuple[RelaxConfig, dict[str, Source]]:
             "Go on with the version that made the run, or start a new run directory.",
         ) from None
     sources: dict[str, Source] = dict.fromkeys(OPTIONS, "default")
+    given = given if isinstance(given, dict) else {}
     sources |= {name: source for name, source in given.items() if name in OPTIONS and source in get_args(Source)}
     return config, sources
 

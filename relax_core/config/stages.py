@@ -2,7 +2,7 @@
 
 Guarantee: a stage's options are exactly those that change what it writes, so that its hash changes when and only when
 its output would; every option is in a stage or in ``NO_OUTPUT`` (a test sees to it). Two outputs are the same here when
-they differ only in the rounding of sums: how samples are spread over devices, replicas and micro-batches is therefore no
+they differ only in the rounding of sums: how samples are spread over devices and micro-batches is therefore no
 part of them. What a stage reads from the stage before it enters its key as a reference, not through options.
 """
 
@@ -53,7 +53,6 @@ STAGES: dict[Stage, tuple[str, ...]] = {
         "num_epoch",
         "global_batch_size",
         "num_steps_per_rollout",
-        "balance_data",
         "lr",
         "min_lr",
         "lr_decay_style",
@@ -125,6 +124,7 @@ NO_OUTPUT: tuple[str, ...] = (
     "sglang_disable_radix_cache",
     "sglang_log_level",
     "micro_batch_size",
+    "balance_data",
     "use_dynamic_batch_size",
     "max_tokens_per_gpu",
     "log_probs_max_tokens_per_gpu",

@@ -1,0 +1,80 @@
+"""Configurations for tests.
+
+Guarantee: ``configs`` draws every option, in and out of its range, so that a property that holds for it holds for
+what a person may type; ``model_folder`` is a model folder as far as the configuration looks at one, without weights.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from relax_core.config.options import OPTIONS, Option, with_options
+from relax_core.config.sections import RelaxConfig
+
+TINY_CONFIG: dict[str, Any] = {
+    "model_type": "qwen3",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 2048,
+}
+
+
+def model_folder(folder: Path, **changes: Any) -> Path:
+    """A folder with a config.json (None takes a key out) and empty tokenizer and weight files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {key: value for key, value in {**TINY_CONFIG, **changes}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "tokenizer.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+def valid_config(folder: Path, **options: Any) -> RelaxConfig:
+    """A small run over files in ``folder`` that passes every rule, with these options changed."""
+    prompts = folder / "prompts.jsonl"
+    prompts.write_text('{"input": "1+1=", "answer": "2"}\n')
+    values: dict[str, Any] = {
+        "hf_checkpoint": str(model_folder(folder / "model")),
+        "prompt_data": str(prompts),
+        "rollout_batch_size": 8,
+        "n_samples_per_prompt": 4,
+        "num_rollout": 3,
+        "rollout_max_response_len": 64,
+        "rm_type": "exact",
+    }
+    return with_options(RelaxConfig(), values | options)
+
+
+def _values(option: Option) -> st.SearchStrategy[Any]:
+    item = option.core_type.__args__[0] if option.kind == "list" else None
+    text = st.text(max_size=8)
+    drawn: st.SearchStrategy[Any] = {
+        "bool": st.booleans(),
+        "int": st.integers(-3, 5000),
+        "bytes": st.integers(-1, 2**40),
+        "float": st.floats(allow_nan=False, allow_infinity=False),
+        "text": text,
+        "choice": st.sampled_from(option.choices or ("",)),
+        "list": st.lists(st.integers(-1, 600) if item is int else text, max_size=3),
+        "json": st.dictionaries(
+            text, st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text, max_size=3
+        ),
+    }[option.kind]
+    if option.name == "resource":
+        drawn = st.dictionaries(
+            st.sampled_from(["actor", "rollout", "critic"]), st.tuples(st.integers(-1, 3), st.integers(-1, 9))
+        )
+    return st.none() | drawn if option.optional else drawn
+
+
+configs: st.SearchStrategy[RelaxConfig] = st.fixed_dictionaries(
+    {}, optional={name: _values(option) for name, option in OPTIONS.items()}
+).map(lambda values: with_options(RelaxConfig(), values))
+"""Configurations with any options set to any typed value, sensible or not."""
