@@ -84,7 +84,10 @@ def test_last_number_of_a_text(text, value):
         ("1234.0", "$1,234", 1),
         ("0.1", 0.1, 1),  # a float label means its shortest decimal form, not the binary value
         ("-0", 0, 1),
-        ("__import__('os').system('touch x')", 0, 0),
+        (r"\boxed{__import__('os').system('touch x')}", 0, 0),  # nothing is evaluated
+        (r"\boxed{9^{9^{9^{9}}}}", 42, 0),
+        (r"\boxed{42}", 42, 1),  # a model that does not think needs no marker
+        (r"\boxed{99}</think>\boxed{42}", 42, 1),
         ("9" * 100_000, 9, 0),
     ],
 )
