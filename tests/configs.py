@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from relax_core.config.options import OPTIONS, Option, with_options
@@ -78,3 +79,9 @@ configs: st.SearchStrategy[RelaxConfig] = st.fixed_dictionaries(
     {}, optional={name: _values(option) for name, option in OPTIONS.items()}
 ).map(lambda values: with_options(RelaxConfig(), values))
 """Configurations with any options set to any typed value, sensible or not."""
+
+# a busy machine draws a hundred options slowly; that is no mistake
+thorough = settings(
+    deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+"""Settings of the tests that draw from ``configs``."""

@@ -1,3 +1,4 @@
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -97,12 +98,8 @@ def test_the_nearest_name_is_suggested(typed: str, meant: str) -> None:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([option.flag for option in OPTIONS.values()]) | st.text(max_size=6), max_size=6))
 def test_any_words_give_values_or_the_error(argv: list[str]) -> None:
-    try:
-        values = parse_arguments(argv)
-    except UserError as error:
-        assert str(error)
-    else:
-        assert set(values) <= {*OPTIONS, "config"}
+    with contextlib.suppress(UserError):
+        assert set(parse_arguments(argv)) <= {*OPTIONS, "config"}
 
 
 def test_every_mistake_is_in_one_error_a_paragraph_each() -> None:

@@ -1,8 +1,8 @@
 from typing import Any
 
 import pytest
-from configs import configs
-from hypothesis import given, settings
+from configs import configs, thorough
+from hypothesis import given
 
 from relax_core.config import derived
 from relax_core.config.options import get_option, option_values, with_options
@@ -33,7 +33,7 @@ def resolved(model: ModelShape | None = None, **options: Any) -> RelaxConfig:
     return resolve(with_options(RelaxConfig(), options), model)
 
 
-@settings(deadline=None)
+@thorough
 @given(configs)
 def test_resolving_twice_is_resolving_once(config: RelaxConfig) -> None:
     for model in (None, MODEL):
@@ -41,7 +41,7 @@ def test_resolving_twice_is_resolving_once(config: RelaxConfig) -> None:
         assert resolve(once, model) == once
 
 
-@settings(deadline=None)
+@thorough
 @given(configs)
 def test_the_given_configuration_is_left_alone(config: RelaxConfig) -> None:
     before = config.model_dump()
@@ -49,7 +49,7 @@ def test_the_given_configuration_is_left_alone(config: RelaxConfig) -> None:
     assert config.model_dump() == before
 
 
-@settings(deadline=None)
+@thorough
 @given(configs)
 def test_only_unset_options_are_filled(config: RelaxConfig) -> None:
     after = option_values(resolve(config, MODEL))

@@ -2,10 +2,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configs import configs, model_folder, valid_config
-from hypothesis import HealthCheck, given, settings
+from configs import configs, model_folder, thorough, valid_config
+from hypothesis import given
 
 from data.errors import UserError
+from relax_core.config.model_files import read_model_folder
 from relax_core.config.options import OPTIONS
 from relax_core.config.parser import read_config
 from relax_core.config.ranges import RANGES
@@ -217,6 +218,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"eval_prompt_data": ["no/such.jsonl"]}, "--eval-prompt-data no/such.jsonl: does not exist"),
     ({"hf_checkpoint": "no/such"}, "--hf-checkpoint: There is no model folder no/such."),
     ({"load": "no/such"}, "--load no/such: is no folder."),
+    ({"prompt_data": "x" * 300}, "cannot be read: File name too long."),
+    ({"prompt_data": "."}, "--prompt-data .: is a folder, not a file."),
+    ({"load": "x" * 300}, "cannot be read: File name too long."),
+    ({"hf_checkpoint": "x" * 300}, "cannot be read: File name too long."),
     ({"ref_load": "no/such"}, "--ref-load: There is no model folder no/such."),
 ]
 
@@ -272,12 +277,13 @@ def test_a_reread_configuration_may_weight_the_kl_with_nothing(tmp_path: Path) -
     assert not any("kl" in problem.option for problem in check(config))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@thorough
 @given(config=configs)
 def test_the_check_itself_never_fails(config: RelaxConfig, tmp_path: Path) -> None:
     folder = str(model_folder(tmp_path / "model"))
     config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"hf_checkpoint": folder})})
+    shape = read_model_folder(folder)
     for purpose in ("train", "evaluate"):
-        assert check(config, purpose) == check(resolve(config), purpose)  # type: ignore[arg-type]
+        assert check(config, purpose) == check(resolve(config, shape), purpose)  # type: ignore[arg-type]
         for problem in check(config, purpose):  # type: ignore[arg-type]
             assert str(problem).startswith("--")

@@ -2,8 +2,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configs import configs, valid_config
-from hypothesis import given, settings
+from configs import configs, thorough, valid_config
+from hypothesis import given
 
 from data.errors import UserError
 from relax_core.config.options import OPTIONS, with_options
@@ -17,7 +17,7 @@ def all_sources(**sources: Source) -> dict[str, Source]:
     return {**dict.fromkeys(OPTIONS, "default"), **sources}
 
 
-@settings(deadline=None)
+@thorough
 @given(configs)
 def test_what_is_written_is_read_back_equal(config: RelaxConfig) -> None:
     sources = all_sources(lr="file", seed="command line", eps_clip_high="derived")
