@@ -71,7 +71,7 @@ def mark_derived(before: RelaxConfig, after: RelaxConfig, sources: Mapping[str, 
     """
     marked = dict(sources)
     for name in OPTIONS:
-        if marked[name] == "default" and get_option(before, name) != get_option(after, name):
+        if marked.get(name, "default") == "default" and get_option(before, name) != get_option(after, name):
             marked[name] = "derived"
     return marked
 
