@@ -254,12 +254,6 @@ def _export_path_formats(config: RelaxConfig) -> Iterator[Problem]:
         yield Problem("--save-hf", path, "the only placeholder that it may contain is {rollout_id}.")
 
 
-def _reward_path_is_dotted(config: RelaxConfig) -> Iterator[Problem]:
-    path = config.reward.custom_rm_path
-    if path is not None and "." not in path:
-        yield Problem("--custom-rm-path", path, "is no dotted path.", "Write package.module.function.")
-
-
 _SIZES = ("rollout_batch_size", "n_samples_per_prompt", "global_batch_size", "num_steps_per_rollout")
 _MODEL_SIZES = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
 _LENGTHS = ("rollout_max_context_len", "rollout_max_prompt_len", "rollout_max_response_len", "eval_max_response_len")
@@ -279,6 +273,5 @@ RULES: tuple[tuple[tuple[str, ...], Rule], ...] = (
     (("recompute_num_layers",), _recompute_is_whole),
     (("eval_interval", "eval_prompt_data"), _evaluation_has_sets),
     ((), _export_path_formats),
-    ((), _reward_path_is_dotted),
 )
 """Every rule with the options that it can only judge when they are right by themselves."""

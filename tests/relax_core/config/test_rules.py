@@ -208,7 +208,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"eval_prompt_data": ["a/b", "memory://x"]}, "--eval-prompt-data a/b: is no name of an evaluation set"),
     ({"save_hf": "out/{step}"}, "--save-hf out/{step}: the only placeholder that it may contain is {rollout_id}."),
     ({"save_hf": "out/{"}, "--save-hf out/{: the only placeholder"),
-    ({"custom_rm_path": "reward"}, "--custom-rm-path reward: is no dotted path."),
     (
         {"rollout_stop_token_ids": [512]},
         "--rollout-stop-token-ids 512: is outside the model's vocabulary of 512 entries.",
