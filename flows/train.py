@@ -13,7 +13,7 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from flows.crashed import mark_crashed
 from flows.launch import checked, open_run
-from relax_core.config import RelaxConfig, Source
+from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession
 from tasks import artefacts
@@ -81,7 +81,8 @@ def train(
     Raises:
         UserError: a mistake in the options or files, or an engine that did not come up.
     """
-    config = checked(config)
+    given, config = config, checked(config)
+    sources = mark_derived(given, config, sources or {})
     with open_run(config, sources, backend) as run:
         if run.next_step() >= run.total_steps:
             run.progress.note(
@@ -96,4 +97,4 @@ def train(
             }
         run.check_prompts()
         with tags(run.id):
-            return train_flow(config, dict(sources or {}))
+            return train_flow(config, dict(sources))

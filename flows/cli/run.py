@@ -2,12 +2,12 @@
 
 import logging
 import sys
+import tempfile
 import time
 import warnings
 
 from data.store import RunStore
-from relax_core.config import RelaxConfig, Source, options_help, parse_arguments, read_config, with_options
-from relax_core.run.session import read_run_config
+from relax_core.config import RelaxConfig, Source, options_help, parse_arguments, read_config, validate
 
 
 def train(arguments: list[str]) -> int:
@@ -16,6 +16,7 @@ def train(arguments: list[str]) -> int:
         print(_usage("train"))
         return 0
     config, sources = _configuration(arguments)
+    validate(config)  # before the imports below, which take seconds
     _quiet_logs()
     from flows.train import train as run_training
 
@@ -28,19 +29,26 @@ def evaluate(arguments: list[str]) -> int:
     if _help_wanted(arguments):
         print(_usage("evaluate"))
         return 0
-    given = parse_arguments(arguments)
-    config, _ = read_config(arguments)
-    run_dir = config.run.run_dir
-    if run_dir is None:
+    config, _ = read_config(_with_options_of_the_run(arguments))
+    if config.run.run_dir is None:
         config.run.run_dir = time.strftime("runs/evaluation-%Y%m%d-%H%M%S")
-    elif RunStore(run_dir).exists("config.yaml"):
-        given.pop("config", None)
-        config = with_options(read_run_config(run_dir), given)
+    validate(config, "evaluate")
     _quiet_logs()
     from flows.evaluate import evaluate as run_evaluation
 
     run_evaluation(config)
     return 0
+
+
+def _with_options_of_the_run(arguments: list[str]) -> list[str]:
+    """What the run was given counts unless it is given anew; the run's own file takes the place of ``--config``."""
+    given = parse_arguments(arguments)
+    run_dir = given.get("run_dir")
+    if run_dir is None or "config" in given or not RunStore(run_dir).exists("config.yaml"):
+        return arguments
+    with tempfile.NamedTemporaryFile("wb", suffix=".yaml", delete=False) as file:
+        file.write(RunStore(run_dir).read_bytes("config.yaml"))
+    return ["--config", file.name, *arguments]
 
 
 def _help_wanted(arguments: list[str]) -> bool:

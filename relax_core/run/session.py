@@ -234,15 +234,3 @@ class RunSession:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
-
-
-def read_run_config(url: str) -> RelaxConfig:
-    """The configuration of an existing run.
-
-    Raises:
-        UserError: there is no run at ``url``.
-    """
-    store = RunStore(url)
-    if not store.exists("config.yaml"):
-        raise UserError(f"There is no run in {url} (no config.yaml).", "Give the --run-dir of a `relax train`.")
-    return run_file.load(store.read_bytes("config.yaml").decode())[0]
