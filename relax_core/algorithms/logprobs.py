@@ -23,8 +23,8 @@ KEEP_BYTES = 1 << 30
 """Without a chunk size, exponentials up to this many bytes are kept for the backward pass: a quarter less time."""
 CHUNK_BYTES = 1 << 28
 """Otherwise the rows of a chunk are chosen to make its float32 logits this large."""
-CPU_BLOCK_BYTES = 1 << 22
-"""Element-wise passes on a CPU go over blocks of this size, which its caches hold."""
+CPU_BLOCK_BYTES = 1 << 25
+"""Element-wise passes on a CPU go over blocks of this size: it bounds what copies (entropy, bfloat16) add to memory."""
 
 
 @dataclass(frozen=True)
