@@ -14,6 +14,9 @@ install()
 with warnings.catch_warnings():  # a dozen notices that TransformerEngine and Apex are not there
     warnings.simplefilter("ignore")
     from megatron.core import dist_checkpointing, mpu, tensor_parallel
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
     from megatron.core.distributed import (
         DistributedDataParallel,
         DistributedDataParallelConfig,
@@ -22,6 +25,8 @@ with warnings.catch_warnings():  # a dozen notices that TransformerEngine and Ap
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
     from megatron.core.packed_seq_params import PackedSeqParams
     from megatron.core.pipeline_parallel import get_forward_backward_func
     from megatron.core.transformer.spec_utils import ModuleSpec
@@ -36,10 +41,15 @@ __all__ = [
     "GPTModel",
     "ModuleSpec",
     "OptimizerConfig",
+    "OptimizerParamScheduler",
     "PackedSeqParams",
+    "ShardedObject",
+    "TorchDistSaveShardedStrategy",
     "TransformerBlockSubmodules",
     "TransformerConfig",
+    "clip_grad_by_total_norm_fp32",
     "dist_checkpointing",
+    "filesystem_async",
     "finalize_model_grads",
     "get_forward_backward_func",
     "get_gpt_layer_local_spec",

@@ -1,0 +1,272 @@
+"""The trainer's ranks as Ray actors, led by rank 0.
+
+Guarantee: a driver makes one call to rank 0, which makes it on every rank, so that a killed driver never leaves some
+ranks waiting for others. Calls that change something run one at a time and only for the newest driver; ``status``
+answers meanwhile. When a rank dies or one fails while others wait for it, the call ends with that error, the group
+counts as broken, and ``start_trainer`` replaces it.
+
+This module is imported by drivers too: Megatron, which changes torch for its process, is imported by actors only.
+"""
+
+import concurrent.futures
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import ray
+
+from data.errors import UserError
+from data.store import TableRef
+from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, result
+from relax_core.config.derived import trainer_world_size
+from relax_core.config.sections import RelaxConfig
+from relax_core.training.errors import DirtyTrainer, StaleDriver
+
+GRACE_SECONDS = 30.0
+"""How long the other ranks may take to end a call that failed on one."""
+
+_SECTIONS = ("cluster", "backend", "batch", "parallel", "optimizer", "algorithm", "rollout")
+_CHECKPOINT_OPTIONS = ("hf_checkpoint", "load", "ref_load", "no_save_optim")
+
+
+class TrainerActor:
+    """One rank; rank 0 leads. Methods that take an ``epoch`` are for drivers and exist on rank 0 only.
+
+    Args:
+        config: resolved options.
+        rank, world_size: of the trainer's ranks.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, config: RelaxConfig, rank: int, world_size: int, device: str) -> None:
+        self._config, self._rank, self._world_size, self._device = config, rank, world_size, device
+        self._trainer: Any = None
+        self._peers: list[Any] = []
+        # One thread for all of the model's work: libraries keep a pool of threads for each thread that calls them.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="trainer")
+        self._lock = threading.Lock()
+        self._epoch = 0
+        self._broken = ""
+
+    # -- forming the group ---------------------------------------------------------------------------------------
+
+    def form(self, peers: Sequence[Any], host: str) -> None:
+        """Rank 0: join all ranks and go to version 0.
+
+        Args:
+            peers: handles of ranks 1, 2, ...
+            host: address of this machine that the other ranks reach.
+        """
+        with self._lock:
+            self._peers = list(peers)
+            with socket.socket() as probe:
+                probe.bind(("", 0))
+                port = probe.getsockname()[1]
+            self._everywhere("join", f"tcp://{host}:{port}")
+            self._everywhere("initialise")
+
+    def fits(self, options: dict[str, Any]) -> bool:
+        """Whether the group is sound and was made with these options."""
+        return self._trainer is not None and not self._broken and trainer_options(self._config) == options
+
+    def local(self, method: str, *args: Any) -> Any:
+        """Run a method of this rank's trainer; called by rank 0."""
+        return self._submit(method, args).result()
+
+    # -- for drivers ---------------------------------------------------------------------------------------------
+
+    def attach(self, epoch: int | None = None) -> int:
+        """Take over the trainer: the next epoch, or again the one that this driver has.
+
+        Raises:
+            StaleDriver: a newer driver has taken over since.
+        """
+        with_next = self._epoch + 1 if epoch is None else epoch
+        self._require(with_next)
+        self._epoch = with_next
+        return with_next
+
+    def status(self) -> dict[str, Any]:
+        """Where rank 0 is; also during a long call. ``dirty`` is true as well for a group that is broken."""
+        trainer = self._trainer
+        if trainer is None:
+            return {"version": 0, "last_batch_sha256": None, "weights_id": None, "dirty": True, "busy_with": "start"}
+        status = dict(trainer.status())
+        return {**status, "dirty": status["dirty"] or bool(self._broken), "broken": self._broken, "epoch": self._epoch}
+
+    def initialise(self, epoch: int) -> None:
+        """See ``Trainer.initialise``."""
+        self._lead(epoch, "initialise")
+
+    def train(
+        self, epoch: int, base: int, target: int, batch: TableRef, store_url: str, weights_id: str = ""
+    ) -> dict[str, Any]:
+        """See ``Trainer.train``; the result as a dictionary."""
+        done: dict[str, Any] = self._lead(epoch, "train", base, target, batch, store_url, weights_id).to_json()
+        return done
+
+    def save(self, epoch: int, url: str, iteration: int) -> dict[str, Any]:
+        """See ``Trainer.save``."""
+        return dict(self._lead(epoch, "save", url, iteration))
+
+    def load(self, epoch: int, url: str, iteration: int) -> None:
+        """See ``Trainer.load``."""
+        self._lead(epoch, "load", url, iteration)
+
+    def push_weights(self, epoch: int, version: int, urls: list[str]) -> dict[str, Any]:
+        """See ``Trainer.push_weights``."""
+        return dict(self._lead(epoch, "push_weights", version, urls))
+
+    def export_hf(self, epoch: int, folder: str) -> None:
+        """See ``Trainer.export_hf``."""
+        self._lead(epoch, "export_hf", folder)
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    def _require(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise StaleDriver(epoch, self._epoch)
+
+    def _lead(self, epoch: int, method: str, *args: Any) -> Any:
+        with self._lock:
+            self._require(epoch)  # after the wait: another driver may have come meanwhile
+            self._epoch = max(epoch, self._epoch)  # a trainer that was replaced meets a driver that was not
+            if self._broken:
+                raise DirtyTrainer(self._broken)
+            return self._everywhere(method, *args)
+
+    def _everywhere(self, method: str, *args: Any) -> Any:
+        """The method on all ranks; rank 0's result."""
+        calls: list[Future[Any]] = [peer.local.remote(method, *args).future() for peer in self._peers]
+        calls.insert(0, self._submit(method, args))
+        _, waiting = concurrent.futures.wait(calls, return_when=concurrent.futures.FIRST_EXCEPTION)
+        if waiting:
+            _, waiting = concurrent.futures.wait(calls, timeout=GRACE_SECONDS)
+        errors = {rank: error for rank, call in enumerate(calls) if call.done() and (error := call.exception())}
+        if not errors:
+            return calls[0].result()
+        rank, error = min(errors.items(), key=lambda item: _blame(item[1]))
+        cause = getattr(error, "cause", None) or error  # Ray wraps what a peer raised
+        if waiting or len(errors) < len(calls) or isinstance(error, ray.exceptions.RayActorError):
+            self._broken = f"{method} failed on rank {rank}: {_line(cause)}"
+            for peer in self._peers:
+                ray.kill(peer)
+        if isinstance(cause, UserError):
+            raise cause
+        details = "".join(traceback.format_exception(error))
+        raise UserError(f"The trainer's rank {rank} failed in {method}: {_line(cause)}", details=details)
+
+    def _submit(self, method: str, args: Sequence[Any]) -> Future[Any]:
+        return self._worker.submit(self._run, method, args)
+
+    def _run(self, method: str, args: Sequence[Any]) -> Any:
+        if self._trainer is None:
+            from relax_core.training.trainer import Trainer
+
+            self._trainer = Trainer(self._config, self._rank, self._world_size, self._device)
+        return getattr(self._trainer, method)(*args)
+
+
+def trainer_options(config: RelaxConfig) -> dict[str, Any]:
+    """The options that a trainer is made with: with other ones it has to be made anew."""
+    options = {section: getattr(config, section).model_dump(mode="json") for section in _SECTIONS}
+    options["checkpoint"] = {name: getattr(config.checkpoint, name) for name in _CHECKPOINT_OPTIONS}
+    return options
+
+
+def start_trainer(
+    config: RelaxConfig,
+    name: str,
+    *,
+    namespace: str = NAMESPACE,
+    device: str = "cpu",
+    timeout: float = 600.0,
+    detached: bool = True,
+) -> Any:
+    """Find the trainer or start it: actors ``<name>-rank-<r>``, joined and at version 0.
+
+    A group of which a rank is gone, that is broken, or that was made with other options is ended and replaced.
+
+    Args:
+        timeout: seconds that the start may take.
+        detached: the actors outlive this driver where the Ray head does.
+
+    Returns:
+        The handle of rank 0.
+
+    Raises:
+        UserError: it did not come up; the text says why.
+    """
+    world = trainer_world_size(config)
+    names = [f"{name}-rank-{rank}" for rank in range(world)]
+    options = trainer_options(config)
+    handles = [find(actor, namespace) for actor in names]
+    leader = handles[0]
+    if leader is not None and all(handle is not None for handle in handles):
+        try:
+            if result(leader.fits.remote(options), 60, "the trainer"):
+                return leader
+        except UserError:
+            pass  # it died, or hangs
+    _end(name, namespace)
+    one_node = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
+    env = _environment(world, one_node)
+
+    def start(rank: int) -> Any:
+        handle, _ = get_or_start(
+            TrainerActor,
+            names[rank],
+            namespace=namespace,
+            args=(config, rank, world, device),
+            env=env,
+            num_gpus=1 if device == "cuda" else 0,
+            timeout=timeout,
+            detached=detached,
+        )
+        return handle
+
+    with ThreadPoolExecutor(world) as pool:
+        leader, *peers = pool.map(start, range(world))
+    host = "127.0.0.1" if one_node else ray.util.get_node_ip_address()
+    try:
+        result(leader.form.remote(peers, host), timeout, "the trainer")
+    except BaseException:
+        _end(name, namespace)
+        raise
+    return leader
+
+
+def _end(name: str, namespace: str) -> None:
+    """End all ranks of a group, also those of a former, larger one."""
+    prefix = f"{name}-rank-"
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        if actor["namespace"] == namespace and actor["name"].startswith(prefix):
+            kill(actor["name"], namespace)
+
+
+def _environment(world: int, one_node: bool) -> dict[str, str]:
+    """Of every rank: a share of the cores, and collectives over loopback where all ranks are on one machine."""
+    threads = str(max(1, (os.cpu_count() or 1) // world))
+    env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), "NCCL_CUMEM_ENABLE": "0"}
+    if one_node:
+        env["GLOO_SOCKET_IFNAME"] = "lo"
+    return env
+
+
+def _blame(error: BaseException) -> int:
+    """Which of several ranks' errors tells the cause: a death, then our own errors, then what a lost peer causes."""
+    if isinstance(error, ray.exceptions.RayActorError):
+        return 0
+    cause = getattr(error, "cause", None) or error
+    if isinstance(cause, UserError):
+        return 1
+    text = str(cause)
+    return 3 if "onnection" in text or "gloo" in text or "NCCL" in text else 2
+
+
+def _line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"

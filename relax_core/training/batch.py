@@ -1,0 +1,129 @@
+"""The rows of a batch table as tensors, and the micro-batches cut from them.
+
+Guarantee: columns go from Parquet to flat tensors without a Python list of tokens; the same table gives the same
+tensors on every rank. A response token is scored from the position before it, so a sample's last token is no input.
+
+Shapes: N samples; T tokens of all samples; R response tokens of all samples, in the order of the table ("flat").
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from data.errors import UserError
+from data.ragged import Ragged
+
+COLUMNS = ["sample_id", "tokens", "response_length", "loss_mask", "rollout_log_probs", "advantages"]
+"""What training reads of a batch table."""
+
+
+@dataclass(frozen=True)
+class TrainingBatch:
+    """A rollout step's samples, in the order of the table.
+
+    Args:
+        sample_ids: N names.
+        tokens: int32, prompt and response of each sample.
+        response_offsets: int64 [N + 1], where a sample's response tokens begin in the flat tensors.
+        mask: bool [R], the token is trained on.
+        rollout_log_probs, advantages: float32 [R].
+    """
+
+    sample_ids: list[str]
+    tokens: Ragged
+    response_offsets: NDArray[np.int64]
+    mask: Tensor
+    rollout_log_probs: Tensor
+    advantages: Tensor
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> "TrainingBatch":
+        """The columns of a batch table.
+
+        Raises:
+            UserError: an empty table, or a sample whose lengths do not fit each other (which sample, which column).
+        """
+        if table.num_rows == 0:
+            raise UserError("The batch has no samples.", "Look at why the step's rollout lost all of them.")
+        ids = table["sample_id"].to_pylist()
+        tokens = Ragged.from_arrow(table["tokens"])
+        lengths = table["response_length"].to_numpy().astype(np.int64)
+        columns = {name: Ragged.from_arrow(table[name]) for name in COLUMNS[3:]}
+        for name, column in columns.items():
+            _require(column.lengths == lengths, ids, f"{name} has another length than response_length")
+        _require(tokens.lengths > lengths, ids, "tokens has no prompt before the response")
+        return cls(
+            sample_ids=ids,
+            tokens=tokens,
+            response_offsets=columns["loss_mask"].offsets,
+            mask=torch.from_numpy(columns["loss_mask"].values != 0),
+            rollout_log_probs=torch.from_numpy(columns["rollout_log_probs"].values.astype(np.float32)),
+            advantages=torch.from_numpy(columns["advantages"].values.astype(np.float32)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.sample_ids)
+
+    @property
+    def num_response_tokens(self) -> int:
+        """R."""
+        return int(self.response_offsets[-1])
+
+    def micro_batch(self, samples: Sequence[int], device: torch.device) -> "MicroBatch":
+        """The samples packed one behind the other; without samples a dummy of one token that nothing is scored of."""
+        if not samples:
+            empty = torch.zeros(0, dtype=torch.int64, device=device)
+            return MicroBatch(torch.zeros(1, dtype=torch.int64, device=device), [1], empty, empty, empty)
+        chosen = np.asarray(samples, dtype=np.int64)
+        starts, lengths = self.tokens.offsets[chosen], self.tokens.lengths[chosen]
+        first, responses = self.response_offsets[chosen], np.diff(self.response_offsets)[chosen]
+        prompts = lengths - responses
+        inputs = np.maximum(lengths - 1, 1)  # the last token predicts nothing
+        packed = np.cumsum(inputs) - inputs
+
+        def place(numbers: NDArray[np.int64]) -> Tensor:
+            return torch.from_numpy(numbers).to(device, non_blocking=True)
+
+        return MicroBatch(
+            tokens=place(self.tokens.values[_ranges(starts, inputs)].astype(np.int64)),
+            lengths=inputs.tolist(),
+            rows=place(_ranges(packed + prompts - 1, responses)),
+            targets=place(self.tokens.values[_ranges(starts + prompts, responses)].astype(np.int64)),
+            flat=torch.from_numpy(_ranges(first, responses)),
+        )
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Packed sequences and what is scored of them.
+
+    Args:
+        tokens: int64 [t], inputs of all sequences.
+        lengths: inputs of each sequence.
+        rows: int64 [r], positions in ``tokens`` whose next token is a response token.
+        targets: int64 [r], those next tokens.
+        flat: int64 [r] on the CPU, their places in the batch's flat tensors.
+    """
+
+    tokens: Tensor
+    lengths: list[int]
+    rows: Tensor
+    targets: Tensor
+    flat: Tensor
+
+
+def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """``starts[i], starts[i] + 1, ...`` (``lengths[i]`` numbers) for every i, joined."""
+    ends = np.cumsum(lengths)
+    return np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _require(holds: NDArray[np.bool_], ids: list[str], problem: str) -> None:
+    if not holds.all():
+        wrong = int(np.argmin(holds))
+        raise UserError(f"Sample {ids[wrong]} (row {wrong}) of the batch: {problem}.", "Make the batch anew.")

@@ -1,0 +1,337 @@
+"""The trainer: one rank's model, optimiser and reference, and what may be done with them.
+
+Guarantee: an update from ``base`` to ``target`` is applied at most once and only on ``base`` (``state.VersionGate``);
+losses, gradients and weights do not depend on how samples are packed or divided over ranks, beyond rounding; in
+float32 on one layout the same calls give the same bits, also across a save and a load in a new process.
+
+Plain Python: every rank makes the same calls in the same order. ``status`` may be called from another thread while
+another call runs; nothing else may.
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data.errors import UserError
+from data.ragged import Ragged
+from data.store import RunStore, TableRef
+from relax_core.batching.plan import UpdatePlan, plan_updates
+from relax_core.config.sections import RelaxConfig
+from relax_core.training.batch import COLUMNS, TrainingBatch
+from relax_core.training.checkpoint import Checkpointer
+from relax_core.training.checkpoint_index import newest_complete
+from relax_core.training.distributed import Layout, join, seed_all, together
+from relax_core.training.errors import VersionMismatch
+from relax_core.training.loss import Scores
+from relax_core.training.matmul_cpu import use_fastest_matmul
+from relax_core.training.model import ModelShape, build_policy, transformer_config
+from relax_core.training.optimizer import build_optimizer, build_schedule, follow_options, steps_per_rollout
+from relax_core.training.passes import Passes
+from relax_core.training.push import push
+from relax_core.training.reference import WeightCopy
+from relax_core.training.state import TrainResult, VersionGate
+from relax_core.training.updates import apply_updates, wrap
+from relax_core.weights.export import load_hf, save_hf
+
+
+@dataclass
+class _Parts:
+    """What ``initialise`` builds."""
+
+    model: torch.nn.Module
+    optimizer: Any
+    schedule: Any
+    passes: Passes
+    checkpointer: Checkpointer
+    reference: WeightCopy | None
+
+
+@dataclass
+class _Clock:
+    """Wall-clock seconds of named phases."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+
+
+class Trainer:
+    """One rank.
+
+    Args:
+        config: resolved options.
+        rank, world_size: of the trainer's ranks.
+        device: ``cpu`` or ``cuda`` (the one device that this process may use).
+    """
+
+    def __init__(self, config: RelaxConfig, rank: int, world_size: int, device: str = "cpu") -> None:
+        self.config, self.rank, self.world_size = config, rank, world_size
+        self.device = torch.device(device if device == "cpu" or ":" in device else f"{device}:0")
+        self._gate = VersionGate()
+        self._layout: Layout | None = None
+        self._built: _Parts | None = None
+        self._busy: str | None = None
+        self._checkpoint: str | None = None
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def join(self, init_method: str) -> None:
+        """Meet the other ranks; see ``distributed.join``."""
+        if self.device.type == "cpu":
+            use_fastest_matmul()
+        self._layout = join(self.config, self.rank, self.world_size, self.device, init_method)
+
+    def initialise(self) -> None:
+        """Go to version 0: the weights that the run starts from, a fresh optimiser, the reference if one is used.
+
+        Raises:
+            UserError: a model folder or checkpoint that is not there, damaged or of another shape.
+        """
+        with self._doing("initialise"):
+            self._built = None  # before the new ones: two models may not fit
+            seed_all(self.config.optimizer.seed)
+            self._built = self._build()
+            self._checkpoint = None
+            self._gate.reset()
+
+    def _build(self) -> _Parts:
+        config, options = self.config, self.config.checkpoint
+        folder = options.hf_checkpoint
+        if folder is None:
+            raise UserError("--hf-checkpoint is not set.", "Give the Hugging Face folder of the model.")
+        start = options.load or folder
+        saved = None if (Path(start) / "config.json").is_file() else newest_complete(start)
+        if saved is None and start != folder and "://" in start:
+            raise UserError(f"--load {start} holds no complete checkpoint.", "Give a checkpoint or a model folder.")
+        layout = self.layout
+        shape = ModelShape.from_hf(folder)
+        megatron = transformer_config(shape, config)
+        policy = build_policy(shape, megatron, layout.first_stage, layout.last_stage).to(self.device)
+        reference = None
+        if config.algorithm.use_kl_loss and options.ref_load:
+            together(lambda: load_hf(policy, str(options.ref_load)))
+            reference = WeightCopy(policy)
+        together(lambda: load_hf(policy, folder if saved is not None else start))
+        model = wrap(config, megatron, policy)
+        optimizer = build_optimizer(config, model)
+        schedule = build_schedule(config, optimizer)
+        checkpointer = Checkpointer(model, optimizer, schedule, layout)
+        if saved is not None:
+            checkpointer.load(start, saved, weights_only=True)
+        if config.algorithm.use_kl_loss and reference is None:
+            reference = WeightCopy(policy)
+        passes = Passes(config, model, layout, self.device)
+        return _Parts(model, optimizer, schedule, passes, checkpointer, reference)
+
+    @property
+    def layout(self) -> Layout:
+        """This rank's place; after ``join``."""
+        if self._layout is None:
+            raise RuntimeError("join() comes first")
+        return self._layout
+
+    @property
+    def _parts(self) -> _Parts:
+        if self._built is None:
+            raise RuntimeError("initialise() comes first")
+        return self._built
+
+    @property
+    def model(self) -> torch.nn.Module:
+        """The policy in Megatron's data-parallel wrapper."""
+        return self._parts.model
+
+    def status(self) -> dict[str, Any]:
+        """Where the trainer is; also while another call runs."""
+        last = self._gate.last
+        return {
+            "version": self._gate.version,
+            "optimizer_step": self._gate.optimizer_step,
+            "last_batch_sha256": last.batch_sha256 if last else None,
+            "weights_id": last.weights_id if last else None,
+            "busy_with": self._busy,
+            "dirty": bool(self._gate.dirty) or self._built is None,
+            "pid": os.getpid(),
+            "world_size": self.world_size,
+            "checkpoint": self._checkpoint,
+        }
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str = "") -> TrainResult:
+        """Train on a stored batch, once.
+
+        The batch is divided in file order into ``--num-steps-per-rollout`` optimiser steps. The old policy of the
+        ratio is, in this order: the engine's (``--use-rollout-logprobs``); with one optimiser step the current one
+        itself, which has the same weights; else the trainer's own from a pass before the first step.
+
+        Args:
+            base, target: versions before and after; ``target`` is ``base + 1``.
+            batch: schema ``BATCH``, in the store at ``store_url``.
+            weights_id: the caller's name for the weights that this update makes, kept with them.
+
+        Returns:
+            What was done, or, for an update that the trainer has made, what it did then (``already_done``).
+
+        Raises:
+            VersionMismatch: the weights are of another version, or made from another batch. Nothing has changed.
+            NonFiniteUpdate: loss or gradient is not finite. That optimiser step was not applied; when an earlier one
+                of the same rollout step was, the trainer is dirty.
+            DirtyTrainer: an earlier update failed halfway.
+        """
+        with self._doing("train"):
+            done = self._gate.find(base, target, batch.sha256, weights_id)
+            if done is not None:
+                return done
+            clock, parts = _Clock(), self._parts
+            with clock.phase("read"):
+                data = self._read(batch, store_url)
+                plans = self._plans(data, steps_per_rollout(self.config), scoring=False)
+            scores = self._scores(data, clock, updates=len(plans))
+            with self._gate.updating() as update:
+                metrics = apply_updates(
+                    self.config, parts, data, plans, scores, self.layout.dp_rank, target, update, clock.phase
+                )
+                result = TrainResult(
+                    version=target,
+                    batch_sha256=batch.sha256,
+                    weights_id=weights_id,
+                    optimizer_step=self._gate.optimizer_step + len(plans),
+                    metrics=metrics,
+                    tokens=len(data.tokens.values),
+                    seconds=clock.seconds,
+                )
+                self._gate.commit(result)
+            return result
+
+    def log_probs(self, batch: TableRef, store_url: str) -> Ragged:
+        """Log-probability of every response token under the present weights, float32, rows as in the batch."""
+        with self._doing("log_probs"):
+            self._gate.require_clean()
+            data = self._read(batch, store_url)
+            values = self._parts.passes.score(data, self._rounds(self._plans(data, 1, scoring=True)))
+            return Ragged(values.numpy(), data.response_offsets)
+
+    def _read(self, batch: TableRef, store_url: str) -> TrainingBatch:
+        read = together(lambda: TrainingBatch.from_table(RunStore(store_url).read_table(batch, COLUMNS)))
+        assert read is not None
+        return read
+
+    def _plans(self, data: TrainingBatch, updates: int, scoring: bool) -> list[UpdatePlan]:
+        options = self.config.batch
+        tokens = options.max_tokens_per_gpu if options.use_dynamic_batch_size else None
+        if scoring and options.use_dynamic_batch_size:
+            tokens = options.log_probs_max_tokens_per_gpu or tokens
+        if options.use_dynamic_batch_size and tokens is None:
+            raise UserError("--use-dynamic-batch-size needs --max-tokens-per-gpu.", "Give it.")
+        if not scoring and options.global_batch_size and len(data) != updates * options.global_batch_size:
+            raise UserError(
+                f"The batch has {len(data)} samples, not {updates} x --global-batch-size {options.global_batch_size}.",
+                "Make --rollout-batch-size x --n-samples-per-prompt a multiple of --global-batch-size.",
+            )
+        return plan_updates(
+            data.tokens.lengths,
+            dp_size=self.layout.dp_size,
+            num_updates=updates,
+            micro_batch_size=None if options.use_dynamic_batch_size else options.micro_batch_size,
+            max_tokens=tokens,
+            balance=options.balance_data,
+        )
+
+    def _rounds(self, plans: Sequence[UpdatePlan]) -> list[list[list[int]]]:
+        return [plan.micro_batches[self.layout.dp_rank] for plan in plans]
+
+    def _scores(self, data: TrainingBatch, clock: _Clock, updates: int) -> Scores:
+        """The passes without gradient that the options ask for."""
+        parts, algorithm = self._parts, self.config.algorithm
+        recompute = not algorithm.use_rollout_logprobs and updates > 1
+        if not recompute and parts.reference is None:
+            return Scores(old=data.rollout_log_probs if algorithm.use_rollout_logprobs else None)
+        rounds = self._rounds(self._plans(data, 1, scoring=True))
+        trainer = reference = None
+        if recompute:
+            with clock.phase("old_log_probs"):
+                trainer = parts.passes.score(data, rounds)
+        if parts.reference is not None:
+            with clock.phase("ref_log_probs"), parts.reference.in_place_of(parts.model):
+                reference = parts.passes.score(data, rounds)
+        old = data.rollout_log_probs if algorithm.use_rollout_logprobs else trainer
+        return Scores(old, reference, trainer)
+
+    # -- what goes out and comes in ------------------------------------------------------------------------------
+
+    def save(self, url: str, iteration: int) -> dict[str, Any]:
+        """Write a checkpoint of the present version, which is ``iteration + 1``.
+
+        Returns:
+            ``seconds`` and ``bytes``.
+
+        Raises:
+            VersionMismatch, DirtyTrainer: the weights are not those of this iteration.
+        """
+        with self._doing("save"):
+            self._gate.require(iteration + 1)
+            last = self._gate.last
+            if last is None:
+                raise VersionMismatch(iteration + 1, self._gate.version, "nothing has been trained yet")
+            state = {
+                "version": self._gate.version,
+                "optimizer_step": self._gate.optimizer_step,
+                "weights_id": last.weights_id,
+                "last": last.to_json(),
+                "hf_checkpoint": self.config.checkpoint.hf_checkpoint,
+                "ref_load": self.config.checkpoint.ref_load,
+            }
+            written = self._parts.checkpointer.save(url, iteration, state, not self.config.checkpoint.no_save_optim)
+            self._checkpoint = f"{url.rstrip('/')}/iter_{iteration:07d}"
+            return written
+
+    def load(self, url: str, iteration: int) -> None:
+        """Become what was saved as ``iteration``: weights, optimiser, schedule, version and the last update's answer.
+
+        Raises:
+            UserError: there is no such complete checkpoint; nothing has changed then.
+        """
+        with self._doing("load"), self._gate.updating() as update:
+            parts = self._parts
+            marker = parts.checkpointer.load(url, iteration, update=update)
+            follow_options(parts.optimizer, self.config)
+            parts.schedule.step(0)
+            self._checkpoint = f"{url.rstrip('/')}/iter_{iteration:07d}"
+            self._gate.reset(marker["version"], marker["optimizer_step"], TrainResult.from_json(marker["last"]))
+
+    def push_weights(self, version: int, urls: Sequence[str]) -> dict[str, Any]:
+        """Bring the engines at ``urls`` to ``version``. Collective; global rank 0 sends.
+
+        Raises:
+            VersionMismatch, DirtyTrainer: the weights are not those of ``version``; nothing was sent.
+        """
+        with self._doing("push_weights"):
+            self._gate.require(version)
+            return push(self.config, self.model, version, urls)
+
+    def export_hf(self, folder: str) -> None:
+        """Write the weights as a Hugging Face folder. Collective."""
+        with self._doing("export_hf"):
+            self._gate.require_clean()
+            save_hf(self.model, str(self.config.checkpoint.hf_checkpoint), folder)
+
+    @contextmanager
+    def _doing(self, what: str) -> Iterator[None]:
+        self._busy = what
+        try:
+            yield
+        finally:
+            self._busy = None
