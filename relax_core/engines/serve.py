@@ -7,6 +7,7 @@ SGLang starts its workers with ``spawn``, which imports this module again as ``_
 level is done in each process of the engine.
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -25,10 +26,8 @@ def end_with(parent: int, interval: float = 0.5) -> None:
         import psutil
 
         for child in psutil.Process().children(recursive=True):
-            try:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 child.kill()
-            except psutil.NoSuchProcess:
-                pass
         os._exit(1)
 
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()

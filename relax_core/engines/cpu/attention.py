@@ -1,7 +1,7 @@
 """Decode attention of an engine on a CPU.
 
-Guarantee: the outputs are those of SGLang's torch_native attention, up to rounding; a case that is not covered (encoder,
-cross attention, sliding window, mixed types, a single sequence) goes to SGLang's own code.
+Guarantee: the outputs are those of SGLang's torch_native attention, up to rounding; a case that is not covered
+(encoder, cross attention, sliding window, mixed types, a single sequence) goes to SGLang's own code.
 """
 
 from types import ModuleType

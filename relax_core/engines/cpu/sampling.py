@@ -4,9 +4,9 @@ Guarantee: with a ``sampling_seed`` the token drawn depends on the distribution,
 and is distributed as the distribution says; the other requests of the batch play no part in the draw.
 
 SGLang honours seeds in its deterministic mode alone, and that mode wants kernels written for CUDA: a hash for the draw
-and matrix products that do not depend on the batch. Here the mode is allowed with the torch_native attention, the draw is
-made from one hashed uniform number a row, and the products are torch's own. So seeds always work on a CPU; results that
-do not depend on the batch at all take one request at a time (see ``relax_core.engines.spec``).
+and matrix products that do not depend on the batch. Here the mode is allowed with the torch_native attention, the draw
+is made from one hashed uniform number a row, and the products are torch's own. So seeds always work on a CPU; results
+that do not depend on the batch at all take one request at a time (see ``relax_core.engines.spec``).
 """
 
 from types import ModuleType
@@ -17,6 +17,12 @@ import torch
 ATTENTION = "torch_native"
 
 
+def replace(module: ModuleType, name: str, value: object) -> None:
+    """Set an attribute that must exist: a name that has moved in another version is an AttributeError, not a no-op."""
+    getattr(module, name)
+    setattr(module, name, value)
+
+
 def allow_seeds(choices: ModuleType) -> None:
     """Let SGLang's deterministic mode run with the torch_native attention and keep the prefix cache if it is wanted."""
     choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES.append(ATTENTION)
@@ -25,35 +31,46 @@ def allow_seeds(choices: ModuleType) -> None:
 
 def no_batch_invariant_kernels(module: ModuleType) -> None:
     """The batch-invariant matrix products are Triton kernels for CUDA: leave torch's own in place."""
-    _ = module.enable_batch_invariant_mode  # must exist, else the name has moved
-    module.enable_batch_invariant_mode = lambda *args, **kwargs: None
+    replace(module, "enable_batch_invariant_mode", lambda *args, **kwargs: None)
 
 
 def replace_seeded_sampling(sampler: ModuleType) -> None:
     """Draw without SGLang's CUDA hash and without torch.compile, whose first call stalls an engine for seconds."""
-    _ = sampler.multinomial_with_seed
-    sampler.multinomial_with_seed = multinomial_with_seed
+    unseeded = sampler.sampling_from_probs_torch
+
+    def sampling_from_probs_torch(
+        probs: torch.Tensor, sampling_seed: torch.Tensor | None = None, positions: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        if sampling_seed is None or positions is None:
+            return unseeded(probs)
+        return draw(probs, sampling_seed, positions).view(-1).to(torch.int32)
+
+    def multinomial_with_seed(logprobs: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return draw(logprobs.exp(), seed, positions)
+
+    replace(sampler, "sampling_from_probs_torch", sampling_from_probs_torch)  # temperature alone
+    replace(sampler, "multinomial_with_seed", multinomial_with_seed)  # after top-k and top-p
 
 
-def multinomial_with_seed(logprobs: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+def draw(weights: torch.Tensor, seed: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Draw one index a row by inverting the cumulative distribution at a uniform number made from seed and position.
 
     Args:
-        logprobs: [rows, vocabulary] log-probabilities; they need not sum to 1, and -inf is never drawn.
+        weights: [rows, vocabulary] probabilities; they need not sum to 1, and what has weight 0 is never drawn.
         seed: [rows] int64.
         positions: [rows] integer position of the token in its sequence.
 
     Returns:
         [rows, 1] int64 index.
     """
-    cumulative = logprobs.exp().cumsum(dim=-1, dtype=torch.float64)
+    cumulative = weights.cumsum(dim=-1, dtype=torch.float64)
     uniform = torch.from_numpy(_uniform(seed.numpy(), positions.numpy())).unsqueeze(1)
     drawn = torch.searchsorted(cumulative, uniform * cumulative[:, -1:], right=True)
-    return drawn.clamp_(max=logprobs.shape[-1] - 1)
+    return drawn.clamp_(max=weights.shape[-1] - 1)
 
 
 def _uniform(seed: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """[rows] float64 in [0, 1 - 2**-32]: the high half of two rounds of the splitmix64 mix (Steele, Lea, Flood 2014)."""
+    """[rows] float64 in [0, 1 - 2**-32]: high half of two rounds of splitmix64's mix (Steele, Lea and Flood 2014)."""
     gamma = np.uint64(0x9E3779B97F4A7C15)
     state = _mix(seed.astype(np.int64).view(np.uint64) + gamma)
     state = _mix(state ^ (position.astype(np.int64).view(np.uint64) + np.uint64(1)) * gamma)

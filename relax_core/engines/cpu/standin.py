@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 ENGINE_ONLY = "engine-only"
-"""Folder below ``sys.prefix`` whose packages only an engine may import: torchvision's CUDA build breaks every import of a
-transformers model beside a CPU torch."""
+"""Folder below ``sys.prefix`` whose packages only an engine may import: beside a CPU torch, torchvision's CUDA build
+breaks every import of a transformers model."""
 
 TORCHVISION_OPERATORS = (
     "nms",
@@ -32,6 +32,9 @@ TORCHVISION_OPERATORS = (
     "deform_conv2d",
     "_deform_conv2d_backward",
 )
+
+
+_kept: list[object] = []  # a library's definitions live as long as the object
 
 
 def install() -> None:
@@ -64,10 +67,10 @@ def install() -> None:
 def _declare_torchvision_operators() -> None:
     import torch
 
-    global _torchvision  # the library lives as long as this object
-    _torchvision = torch.library.Library("torchvision", "DEF")
+    library = torch.library.Library("torchvision", "DEF")
     for name in TORCHVISION_OPERATORS:
-        _torchvision.define(f"{name}(Tensor a) -> Tensor")
+        library.define(f"{name}(Tensor a) -> Tensor")
+    _kept.append(library)
 
 
 class _AfterImport(importlib.abc.MetaPathFinder, importlib.abc.Loader):

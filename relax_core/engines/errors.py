@@ -1,0 +1,18 @@
+"""What can go wrong with an engine.
+
+Guarantee: each error names the engine, and each is a ``UserError``: a person sees cause and fix, not a traceback.
+"""
+
+from data.errors import UserError
+
+
+class EngineStartError(UserError):
+    """An engine did not come up: it died, or did not answer in time. ``details`` holds the end of its log."""
+
+
+class EngineUnavailable(UserError):
+    """An engine stopped answering, or answered what no engine answers; a request in flight at it is lost."""
+
+
+class EngineRefused(UserError):
+    """A living engine refused a request: HTTP status 4xx or ``success: false``, with its own message."""
