@@ -8,7 +8,7 @@ engine and its reason. No engine ever has more requests in flight than asked for
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from data.errors import UserError
 from relax_core import aio
-from relax_core.engines.client import EngineClient, EngineUnavailable
+from relax_core.engines.client import EngineClient
+from relax_core.engines.errors import EngineRefused, EngineUnavailable
 from relax_core.rollout.requests import SampleRequest
 from relax_core.rollout.sampling import Sampling, response_budget
 
@@ -37,9 +38,9 @@ class Completion(Protocol):
     @property
     def log_probs(self) -> NDArray[np.float32]: ...  # [R]
     @property
-    def finish_reason(self) -> str: ...
+    def finish_reason(self) -> dict[str, Any]: ...  # {"type": ...}
     @property
-    def weight_version(self) -> str: ...
+    def weight_versions(self) -> tuple[str, ...]: ...
     @property
     def cached_tokens(self) -> int: ...
 
@@ -49,8 +50,12 @@ class Generator(Protocol):
 
     url: str
 
-    async def generate(self, input_ids: Sequence[int], sampling_params: Mapping[str, Any], rid: str) -> Completion:
-        """One response. Raises ``EngineUnavailable`` when the engine cannot be reached or has died."""
+    async def generate(self, input_ids: NDArray[np.int32], sampling_params: dict[str, Any], rid: str) -> Completion:
+        """One response.
+
+        Raises ``EngineUnavailable`` when the engine cannot be reached or has died, ``EngineRefused`` when the request
+        is at fault.
+        """
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Generated:
         log_probs: [R] float32, log-probs of the sampled tokens as the engine computed them.
         status: ``completed``, ``truncated``, ``aborted`` or ``failed``.
         finish_reason: the engine's word, ``length`` for a response that had no room.
-        weight_version: version of the weights that made it; None when no engine was asked.
+        weight_versions: versions of the weights that made it, in order; none for a response without tokens.
         cached_tokens: prompt tokens that the engine's prefix cache held.
     """
 
@@ -72,7 +77,7 @@ class Generated:
     log_probs: NDArray[np.float32]
     status: str
     finish_reason: str
-    weight_version: int | None
+    weight_versions: tuple[int, ...]
     cached_tokens: int = 0
 
 
@@ -89,7 +94,8 @@ def run_generation(
 
     async def work() -> list[Generated]:
         async with AsyncExitStack() as stack:
-            engines = [await stack.enter_async_context(EngineClient(url)) for url in urls]
+            clients = [EngineClient(url, connections=concurrency) for url in urls]
+            engines = [await stack.enter_async_context(client) for client in clients]
             return await generate(
                 requests, engines, sampling, context=context, concurrency=concurrency, progress=progress
             )
@@ -120,7 +126,7 @@ async def generate(
         Results in the order of ``requests``.
 
     Raises:
-        UserError: no engine is left.
+        UserError: no engine is left, or an engine refused a request.
         ValueError: requests share an id, or nothing bounds the responses.
     """
     if len({request.sample_id for request in requests}) != len(requests):
@@ -138,7 +144,7 @@ async def generate(
         budget = response_budget(prompt_length, sampling.max_new_tokens, limit)
         if budget == 0:
             nothing = np.empty(0, np.int32), np.empty(0, np.float32)
-            result = Generated(request, *nothing, status="truncated", finish_reason="length", weight_version=None)
+            result = Generated(request, *nothing, status="truncated", finish_reason="length", weight_versions=())
         else:
             params = sampling.params(request.seed, budget)
             result = _generated(request, await _ask(pool, request, params, f"{request.sample_id}.{call}"))
@@ -159,6 +165,9 @@ async def _ask(pool: "_Pool", request: SampleRequest, params: dict[str, Any], ri
                 return await engine.generate(request.prompt.tokens, params, rid)
             except EngineUnavailable as error:
                 pool.lose(engine, error)
+            except EngineRefused as error:  # another engine would refuse it too
+                problem = f"Sample {request.sample_id} (prompt {request.prompt.prompt_id}): {error.problem}"
+                raise EngineRefused(problem, error.fix, error.details) from error
 
 
 def _generated(request: SampleRequest, completion: Completion) -> Generated:
@@ -170,24 +179,27 @@ def _generated(request: SampleRequest, completion: Completion) -> Generated:
             f"and {len(log_probs)} log-probs.",
             "This is a fault of the engine: see its log.",
         )
-    version = completion.weight_version
+    reason = str(completion.finish_reason.get("type"))
     return Generated(
         request,
         output_ids,
         log_probs,
-        status=STATUS_OF.get(completion.finish_reason, "failed"),
-        finish_reason=completion.finish_reason,
-        weight_version=_version(version, request),
+        status=STATUS_OF.get(reason, "failed"),
+        finish_reason=reason,
+        weight_versions=_versions(completion, request),
         cached_tokens=completion.cached_tokens,
     )
 
 
-def _version(text: str, request: SampleRequest) -> int:
+def _versions(completion: Completion, request: SampleRequest) -> tuple[int, ...]:
+    if not len(completion.output_ids):
+        return ()  # made by no weights, e.g. aborted while it was queued
     try:
-        return int(text)
+        return tuple(int(version) for version in completion.weight_versions)
     except ValueError:
         raise UserError(
-            f"The engine answered sample {request.sample_id} with the weight version {text!r}, which is no number.",
+            f"The engine answered sample {request.sample_id} with the weight versions "
+            f"{', '.join(map(repr, completion.weight_versions))}, which are no numbers.",
             "Weights must come from this run: let it sync them, or start the engine with --weight-version 0.",
         ) from None
 

@@ -85,15 +85,14 @@ def rollout_table(
 
 def _versions(result: Generated, expected: int | None) -> list[int]:
     """[V] versions that made the response; empty where no engine was asked."""
-    if result.weight_version is None:
-        return []
-    if expected is not None and result.weight_version != expected:
+    made_by = list(result.weight_versions)
+    if expected is not None and made_by not in ([], [expected]):
         raise UserError(
-            f"Sample {result.request.sample_id} was made by weights of version {result.weight_version}, "
+            f"Sample {result.request.sample_id} was made by weights of version {', '.join(map(str, made_by))}, "
             f"but this step needs version {expected}.",
             "Run the same command again: weights are synced before the generation starts.",
         )
-    return [result.weight_version]
+    return made_by
 
 
 def _decode(tokenizer: Decoder, outputs: Sequence[np.ndarray], skip_special_tokens: bool) -> list[str]:
@@ -109,6 +108,6 @@ def _decode(tokenizer: Decoder, outputs: Sequence[np.ndarray], skip_special_toke
 
 
 def _cache_info(result: Generated) -> str | None:
-    if result.weight_version is None:
+    if not result.weight_versions:
         return None
     return json.dumps({"cached_tokens": result.cached_tokens, "prompt_tokens": len(result.request.prompt.tokens)})

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from data.errors import UserError
 from data.prompts import Prompt
-from relax_core.engines.client import EngineClient, EngineUnavailable
+from relax_core.engines.errors import EngineRefused, EngineUnavailable
 from relax_core.rollout.generate import Generated, generate, run_generation
 from relax_core.rollout.requests import SampleRequest, group_requests
 from relax_core.rollout.sampling import Sampling
@@ -41,7 +41,7 @@ class MemoryEngine:
     url: str
     behave: Callable[["MemoryEngine"], Awaitable[None]] | None = None
     finish_reason: str = "stop"
-    weight_version: str = "3"
+    weight_versions: tuple[str, ...] = ("3",)
 
     def __post_init__(self) -> None:
         self.calls: list[tuple[list[int], dict[str, Any], str]] = []
@@ -61,8 +61,8 @@ class MemoryEngine:
         return SimpleNamespace(
             output_ids=np.array(tokens, np.int32),
             log_probs=np.full(len(tokens), -0.5, np.float32),
-            finish_reason=self.finish_reason,
-            weight_version=self.weight_version,
+            finish_reason={"type": self.finish_reason},
+            weight_versions=self.weight_versions,
             cached_tokens=1,
             prompt_tokens=len(input_ids),
         )
@@ -135,7 +135,7 @@ def test_no_room_is_truncated_without_a_call():
     results = asyncio.run(generate(requests, [engine], SAMPLING, context=9, concurrency=1))
     assert engine.calls == []
     for result in results:
-        assert (result.status, result.finish_reason, result.weight_version) == ("truncated", "length", None)
+        assert (result.status, result.finish_reason, result.weight_versions) == ("truncated", "length", ())
         assert len(result.output_ids) == len(result.log_probs) == 0
 
 
@@ -147,7 +147,7 @@ def test_finish_reasons(reason, status):
     engine = MemoryEngine("e", finish_reason=reason)
     (result,) = asyncio.run(generate(make_requests(1), [engine], SAMPLING, concurrency=1))
     assert (result.status, result.finish_reason) == (status, reason)
-    assert (result.weight_version, result.cached_tokens) == (3, 1)
+    assert (result.weight_versions, result.cached_tokens) == ((3,), 1)
 
 
 def test_an_engine_that_dies_gives_its_requests_to_the_others():
@@ -208,8 +208,32 @@ def test_another_error_ends_the_generation_and_what_is_in_flight():
 
 
 def test_a_weight_version_that_is_no_number_is_an_error():
+    engine = MemoryEngine("e", weight_versions=("default",))
     with pytest.raises(UserError, match="'default'"):
-        asyncio.run(generate(make_requests(1), [MemoryEngine("e", weight_version="default")], SAMPLING, concurrency=1))
+        asyncio.run(generate(make_requests(1), [engine], SAMPLING, concurrency=1))
+
+
+def test_a_request_aborted_in_the_queue_was_made_by_no_weights(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(globals(), "answer", lambda input_ids, seed: [])
+    engine = MemoryEngine("e", finish_reason="abort", weight_versions=("",))
+    (result,) = asyncio.run(generate(make_requests(1), [engine], SAMPLING, concurrency=1))
+    assert (result.status, len(result.output_ids), result.weight_versions) == ("aborted", 0, ())
+
+
+def test_weights_that_change_during_a_response_are_all_recorded():
+    engine = MemoryEngine("e", weight_versions=("3", "4"))
+    (result,) = asyncio.run(generate(make_requests(1), [engine], SAMPLING, concurrency=1))
+    assert result.weight_versions == (3, 4)
+
+
+def test_a_refused_request_names_its_sample_and_is_not_asked_again():
+    async def refuse(engine: MemoryEngine) -> None:
+        raise EngineRefused("too long")
+
+    engines = [MemoryEngine("a", refuse), MemoryEngine("b", refuse)]
+    with pytest.raises(EngineRefused, match=r"000000-0000-000 \(prompt 00000000\): too long"):
+        asyncio.run(generate(make_requests(1), engines, SAMPLING, concurrency=1))
+    assert len(engines[0].calls) + len(engines[1].calls) == 1
 
 
 def test_double_ids_and_unbounded_responses_are_refused():
@@ -325,7 +349,3 @@ def test_run_generation_works_inside_a_running_loop():
         return asyncio.run(inner())
 
     check(requests, over_http([server], work))
-
-
-def test_the_client_is_a_generator():
-    assert hasattr(EngineClient, "generate")

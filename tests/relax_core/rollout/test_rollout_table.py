@@ -34,7 +34,7 @@ def result(
     *,
     status: str = "completed",
     reason: str = "stop",
-    version: int | None = 4,
+    versions: tuple[int, ...] = (4,),
     label: str | None = "7",
 ) -> Generated:
     prompt = Prompt("00000009", "two plus", np.array([5, 6, 7], np.int32), label, {"rm_type": "gsm8k", "名": 1})
@@ -47,7 +47,7 @@ def result(
         np.array([-i / 10 for i in range(len(output))], np.float32),
         status,
         reason,
-        version,
+        versions,
         cached_tokens=2,
     )
 
@@ -56,7 +56,7 @@ def test_hand_case():
     generated = [
         result(0, [1, 2, 0]),
         result(1, [3], status="aborted", reason="abort", label=None),
-        result(2, [], status="truncated", reason="length", version=None),
+        result(2, [], status="truncated", reason="length", versions=()),
     ]
     table = rollout_table(generated, step=4, version=4, tokenizer=Letters())
     assert table.schema.equals(ROLLOUT, check_metadata=True)
@@ -102,6 +102,13 @@ def test_another_weight_version_is_an_error_naming_the_sample():
     with pytest.raises(UserError, match=r"000004-0002-000 was made by weights of version 4.*needs version 5"):
         rollout_table([result(0, [1])], step=5, version=5, tokenizer=Letters())
     assert rollout_table([result(0, [1])], step=5, version=None, tokenizer=Letters()).num_rows == 1
+    with pytest.raises(UserError, match="version 3, 4"):
+        rollout_table([result(0, [1, 2], versions=(3, 4))], step=4, version=4, tokenizer=Letters())
+
+
+def test_versions_are_kept_in_their_order():
+    table = rollout_table([result(0, [1, 2], versions=(3, 4))], step=4, version=None, tokenizer=Letters())
+    assert table["weight_versions"].to_pylist() == [[3, 4]]
 
 
 def test_no_results_give_an_empty_table():
