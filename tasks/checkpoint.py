@@ -1,4 +1,7 @@
-"""Checkpoint: the trainer's whole state, as iteration ``step``."""
+"""Checkpoint: the trainer's whole state, as iteration ``step``.
+
+Guarantee: a complete checkpoint of just these weights is kept; one of another history is written anew.
+"""
 
 from typing import Any
 

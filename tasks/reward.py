@@ -1,4 +1,8 @@
-"""Reward: a score for every sample, matched by its id, into ``reward.parquet``."""
+"""Reward: a score for every sample, matched by its id, into ``reward.parquet``.
+
+Guarantee: another reward function, or another source of it, is another identity: rewards are computed anew on the
+stored rollout, and nothing is generated.
+"""
 
 from typing import Any
 

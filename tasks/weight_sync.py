@@ -1,4 +1,7 @@
-"""Weight sync: the engines get the trainer's weights. Idempotent: an engine that has the version is left alone."""
+"""Weight sync: the engines get the trainer's weights.
+
+Guarantee: afterwards every engine reports the version that this step made; one that has it already is left alone.
+"""
 
 from typing import Any
 

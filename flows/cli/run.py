@@ -1,4 +1,8 @@
-"""``relax train`` and ``relax evaluate``."""
+"""``relax train`` and ``relax evaluate``.
+
+Guarantee: options are read and checked before anything heavy is imported, so that a mistake in them is told within a
+second.
+"""
 
 import logging
 import sys

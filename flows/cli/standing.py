@@ -1,4 +1,8 @@
-"""``relax up``, ``status``, ``down`` and ``models``."""
+"""``relax up``, ``status``, ``down`` and ``models``.
+
+Guarantee: only what these commands started is shown and ended; Ray is imported only to list the actors of a head that
+stands.
+"""
 
 import argparse
 from pathlib import Path

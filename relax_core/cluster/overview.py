@@ -1,4 +1,7 @@
-"""What lives in the cluster, as lines of text."""
+"""What lives in the cluster, as lines of text.
+
+Guarantee: looking changes nothing, and an actor that does not answer within seconds is shown as such.
+"""
 
 import ray
 from ray.util.state import list_actors

@@ -73,6 +73,7 @@ def _record(services: dict[str, Service]) -> None:
 
 
 def free_port() -> int:
+    """A TCP port of this machine that nobody listens on at this moment."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
