@@ -117,14 +117,14 @@ def attend(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scale: f
         query.split(lengths), key.split(lengths), value.split(lengths), strict=True
     ):
         output = F.scaled_dot_product_attention(
-            one_query.transpose(0, 1)[None],
-            one_key.transpose(0, 1)[None],
-            one_value.transpose(0, 1)[None],
+            one_query.transpose(0, 1).unsqueeze(0),
+            one_key.transpose(0, 1).unsqueeze(0),
+            one_value.transpose(0, 1).unsqueeze(0),
             is_causal=True,
             scale=scale,
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        outputs.append(output[0].transpose(0, 1))
+        outputs.append(output.squeeze(0).transpose(0, 1))  # [0] would have a dense gradient
     return torch.cat(outputs)
 
 

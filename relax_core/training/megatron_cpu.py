@@ -9,7 +9,6 @@ The replacements are global to the process: only trainer processes may install t
 TransformerEngine and Apex are absent.
 """
 
-import contextlib
 import functools
 import warnings
 from collections.abc import Callable
@@ -19,18 +18,7 @@ import torch
 import torch.utils._device
 
 _CPU = torch.device("cpu")
-_FACTORIES = (
-    "tensor",
-    "zeros",
-    "ones",
-    "empty",
-    "full",
-    "arange",
-    "zeros_like",
-    "ones_like",
-    "empty_like",
-    "full_like",
-)
+_FACTORIES = ("tensor", "zeros", "ones", "empty", "empty_like")  # those that Megatron calls with device="cuda"
 _installed = False
 
 
@@ -56,40 +44,28 @@ def _replace_device_calls() -> None:
     # Buffers, rotary tables and pipeline receives are made with device=torch.cuda.current_device().
     cuda.current_device = lambda: _CPU
     # Pipeline exchange and checkpoint writing wait for the device or empty its cache: nothing to do here.
-    for name in ("synchronize", "empty_cache", "set_device"):
+    for name in ("synchronize", "empty_cache"):
         setattr(cuda, name, _nothing())
-    # Checkpoint writing and overlapped gradient reduction name the current stream; a CPU runs in order anyway.
-    cuda.current_stream = lambda *args, **kwargs: _Stream()
-    cuda.Stream, cuda.Event = _Stream, _Event
-    cuda.stream = lambda stream: contextlib.nullcontext()
 
 
 def _replace_random_state() -> None:
     """Megatron keeps named CUDA generators for weight initialisation and recomputation: the CPU has one generator."""
     cuda: Any = torch.cuda
     cuda.get_rng_state = lambda *args, **kwargs: torch.get_rng_state()
-    cuda.set_rng_state = lambda state, *args, **kwargs: torch.set_rng_state(state)
     cuda.manual_seed = lambda seed: torch.manual_seed(seed)
 
 
 def _replace_tensor_methods() -> None:
     """Tensor methods that name CUDA."""
     tensor: Any = torch.Tensor
-    original_to, original_type = tensor.to, tensor.type
-
-    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if args and _is_cuda(args[0]):
-            args = (_CPU, *args[1:])
-        if _is_cuda(kwargs.get("device")):
-            kwargs["device"] = _CPU
-        return original_to(self, *args, **kwargs)
+    original_type = tensor.type
 
     def type_(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         # Optimisers and gradient clipping compare type() with 'torch.cuda.FloatTensor' and refuse the rest.
         result = original_type(self, *args, **kwargs)
         return result.replace("torch.", "torch.cuda.", 1) if isinstance(result, str) else result
 
-    tensor.to, tensor.type = to, type_
+    tensor.type = type_
     # Tied embeddings over pipeline stages and restored optimiser state are moved to the device.
     tensor.cuda = lambda self, *args, **kwargs: self
 
@@ -116,26 +92,15 @@ def _import_without_compile() -> None:
 
 
 def _on_cpu(factory: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The tensor factory with device='cuda' read as the CPU and without pinned memory, which needs a CUDA driver."""
+    """The tensor factory with device='cuda' read as the CPU."""
 
     @functools.wraps(factory)
     def wrapped(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if _is_cuda(kwargs.get("device")):
+        if kwargs.get("device") == "cuda":
             kwargs["device"] = _CPU
-        if kwargs.get("pin_memory"):
-            kwargs["pin_memory"] = False
         return factory(*args, **kwargs)
 
     return wrapped
-
-
-def _is_cuda(device: Any) -> bool:
-    """Whether an argument names a CUDA device, by name, object or index."""
-    if isinstance(device, str):
-        return device.startswith("cuda")
-    if isinstance(device, torch.device):
-        return device.type == "cuda"
-    return isinstance(device, int) and not isinstance(device, bool)
 
 
 def _nothing() -> Callable[..., None]:
@@ -146,22 +111,6 @@ def _nothing() -> Callable[..., None]:
 def _no_compile(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Callable[..., Any]:
     """Stand-in for torch.compile, as a call or as a decorator with arguments."""
     return function if function is not None else lambda inner: inner
-
-
-class _Stream:
-    """Stand-in for torch.cuda.Stream: everything is in order and already done."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.device = _CPU
-
-    def query(self) -> bool:
-        return True
-
-    wait_stream = wait_event = record_event = synchronize = record = wait = lambda self, *args, **kwargs: None
-
-
-class _Event(_Stream):
-    """Stand-in for torch.cuda.Event."""
 
 
 def fix_without_transformer_engine() -> None:
