@@ -1,0 +1,174 @@
+"""Write the pages of docs/reference that are made from code: ``options.md`` and ``data.md``.
+
+    python docs/generate.py           write them
+    python docs/generate.py --check   exit with 1 when a page is not what the code says
+
+Guarantee: every option and every column is there, with the type, default and stages that the code has; an option or
+column without a description stops the script. The same code gives the same bytes.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # run as a script, the project may not be installed
+
+from data.schema import BATCH, EVAL, REWARD, ROLLOUT, STATUSES, schema_id  # noqa: E402
+from relax_core.config import MAY_CHANGE, OPTIONS, SECTIONS  # noqa: E402
+from relax_core.config.options import Option, section_title  # noqa: E402
+from relax_core.config.stages import STAGES  # noqa: E402
+
+REFERENCE = ROOT / "docs" / "reference"
+NOTICE = "<!-- Made by docs/generate.py from the code: change the code and run the script, not this page. -->"
+
+TAKES = {
+    "bool": "switch",
+    "int": "integer",
+    "bytes": "size",
+    "float": "number",
+    "text": "text",
+    "list": "list",
+    "json": "JSON",
+}
+
+COLUMNS = {
+    "sample_id": "`<step>-<group>-<sample>`, e.g. `000012-0003-001`; `eval-<set>-<row>-<sample>` in evaluation",
+    "group_id": "the sample id without its last part: the samples of one prompt that are compared with each other",
+    "prompt_id": "row of the prompt in its file, from 0, eight digits",
+    "group_index": "number of the group over the whole run",
+    "index": "number of the sample over the whole run",
+    "step": "rollout step, from 0; -1 for the evaluation before training",
+    "seed": "sampling seed that the engine was given",
+    "prompt": "prompt as rendered by the chat template",
+    "tokens": "token ids of prompt and response, P + R of them",
+    "prompt_length": "P: tokens of the prompt",
+    "response_length": "R: tokens of the response",
+    "response": "decoded response",
+    "label": "label of the prompt as JSON text",
+    "metadata": "metadata of the prompt as the JSON text of an object",
+    "loss_mask": "R values; 1: the token is trained on",
+    "rollout_log_probs": "R values; log-probability of each sampled token as the engine computed it",
+    "weight_versions": "weight versions that made the response, in order; empty where no engine was asked",
+    "status": f"one of {', '.join(f'`{status}`' for status in STATUSES)}",
+    "finish_reason": "the engine's word for why the response ended",
+    "remove_sample": "kept for statistics, not trained on",
+    "teacher_log_probs": "R values; log-probabilities of a teacher",
+    "rollout_routed_experts": "experts that the engine chose for each token",
+    "train_metadata": "JSON text for the trainer",
+    "session_id": "session of a conversation of several turns",
+    "spec_info": "JSON text about speculative decoding",
+    "prefix_cache_info": "JSON text: `cached_tokens` of `prompt_tokens` came from the engine's prefix cache",
+    "abort_count": "how often generation was broken off",
+    "multimodal_inputs": "images and the like, as the engine got them",
+    "multimodal_train_inputs": "the same as the trainer wants them",
+    "reward": "score; null: no score, which is not 0",
+    "raw_reward": 'score for metrics: what the function put into `metadata["raw_reward"]`, else the score',
+    "rm_type": "name of the reward, or the path of the user's own",
+    "components": "JSON text: further numbers that the function returned",
+    "error": "why there is no score",
+    "advantages": "R values; advantage of each token",
+    "returns": "R values; return of each token",
+}
+"""Column -> what it holds; the same meaning in every table."""
+
+TABLES = (
+    (ROLLOUT, "steps/<step>/rollout.parquet", "One row per sample, written by the stage generate."),
+    (REWARD, "steps/<step>/reward.parquet", "One row per sample, written by the stage reward."),
+    (BATCH, "steps/<step>/batch.parquet", "One row per sample to train on, written by the stage advantage."),
+    (
+        EVAL,
+        "steps/<step>/eval/<set>.parquet`, `steps/<step>/eval_before/<set>.parquet`,"
+        " `evaluations/<version>/<set>.parquet",
+        "One row per evaluation sample: the columns of rollout and reward side by side.",
+    ),
+)
+
+
+def options_page() -> str:
+    """The options, a table a section."""
+    lines = [
+        "# Options",
+        "",
+        NOTICE,
+        "",
+        "Of `relax train` and `relax evaluate`. How they are written is in [cli.md](cli.md). *Decides* names the stages"
+        " whose output an option changes: it is part of their identity, so that a stage of an unfinished step that was"
+        " made under another value runs again. *Fixed* says that a run cannot be gone on with under another value.",
+    ]
+    for section, model in SECTIONS.items():
+        options = [option for option in OPTIONS.values() if option.section == section]
+        lines += ["", f"## {section_title(section)} (`{section}`)", ""]
+        notes = (model.__doc__ or "").strip().partition("\n")[2].split()
+        if notes:
+            lines += [" ".join(notes), ""]
+        lines += ["| Option | Takes | Default | Decides | Fixed | |", "|---|---|---|---|---|---|"]
+        lines += [_option_row(option) for option in options]
+    return "\n".join(lines) + "\n"
+
+
+def _option_row(option: Option) -> str:
+    if not option.help:
+        raise SystemExit(f"{option.flag} has no description in relax_core/config/sections.py")
+    takes = " \\| ".join(option.choices) if option.kind == "choice" else TAKES[option.kind]
+    default = "" if option.default is None else f"`{_cell(option.show(option.default))}`"
+    stages = ", ".join(stage for stage, names in STAGES.items() if option.name in names)
+    fixed = "" if option.name in MAY_CHANGE else "yes"
+    return f"| `{option.flag}` | {takes} | {default} | {stages} | {fixed} | {_cell(option.help)} |"
+
+
+def data_page() -> str:
+    """The tables, a section each."""
+    lines = [
+        "# Tables",
+        "",
+        NOTICE,
+        "",
+        "Every table of a run is a Parquet file. Name and version of its schema are in the file's metadata under"
+        " `relax.schema`; `data/schema.py` defines them. Rows of different tables are matched by `sample_id`, never by"
+        " position. P and R are the tokens of prompt and response.",
+    ]
+    for schema, path, text in TABLES:
+        lines += ["", f"## {schema_id(schema)}", "", f"`{path}`. {text}", ""]
+        lines += ["| Column | Type | Null | |", "|---|---|---|---|"]
+        lines += [_column_row(field) for field in schema]
+    return "\n".join(lines) + "\n"
+
+
+def _column_row(field: pa.Field) -> str:
+    if field.name not in COLUMNS:
+        raise SystemExit(f"docs/generate.py has no description of the column {field.name}")
+    kind = f"list of {field.type.value_type}" if pa.types.is_list(field.type) else str(field.type)
+    return f"| `{field.name}` | {kind} | {'yes' if field.nullable else ''} | {_cell(COLUMNS[field.name])} |"
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of a Markdown table."""
+    return text.replace("|", "\\|").replace("<", "&lt;") if "`" not in text else text.replace("|", "\\|")
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page and its text."""
+    return {REFERENCE / "options.md": options_page(), REFERENCE / "data.md": data_page()}
+
+
+def main() -> int:
+    """Write or check the pages."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="only compare, and fail on a difference")
+    check = parser.parse_args().check
+    stale = []
+    for path, text in pages().items():
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(str(path.relative_to(ROOT)))
+        if not check:
+            path.write_text(text)
+    print(f"{'differs' if check else 'written'}: {', '.join(stale)}" if stale else "up to date")
+    return int(check and bool(stale))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
