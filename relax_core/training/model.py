@@ -150,7 +150,25 @@ def build_policy(shape: ModelShape, config: TransformerConfig, pre_process: bool
     Args:
         pre_process: the stage holds the embedding; post_process: it holds the final norm and the output layer.
     """
-    return PolicyModel(shape, config, pre_process, post_process).to(config.params_dtype)
+    policy = PolicyModel(shape, config, pre_process, post_process).to(config.params_dtype)
+    _mark_split_weights(policy)
+    return policy
+
+
+def _mark_split_weights(policy: PolicyModel) -> None:
+    """Say which weights are this rank's part of a larger one.
+
+    Megatron does so only where it initialises weights itself, and counts what is not marked once in the gradient norm.
+    """
+    for module in policy.modules():
+        if isinstance(module, tensor_parallel.ColumnParallelLinear | tensor_parallel.VocabParallelEmbedding):
+            cut = 0
+        elif isinstance(module, tensor_parallel.RowParallelLinear):
+            cut = 1
+        else:
+            continue
+        if module.weight is not None and not hasattr(module.weight, "tensor_model_parallel"):
+            tensor_parallel.set_tensor_model_parallel_attributes(module.weight, True, cut, 1)
 
 
 def unwrap(model: torch.nn.Module) -> PolicyModel:

@@ -1,12 +1,15 @@
 """What the ranks of the trainer's tests run: see test_trainer.py. Not a test module itself."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from data.errors import UserError
 from data.ragged import Ragged
 from data.schema import BATCH
 from data.schema import table as make_table
@@ -14,7 +17,9 @@ from data.store import RunStore, TableRef
 from relax_core.config.sections import RelaxConfig
 
 
-def make_batch(store: RunStore, name: str, samples: int = 8, vocab: int = 512, seed: int = 0, **columns: Any) -> TableRef:
+def make_batch(
+    store: RunStore, name: str, samples: int = 8, vocab: int = 512, seed: int = 0, **columns: Any
+) -> TableRef:
     """A random batch: groups of two, prompts of 3-9 tokens, responses of 1-12, some masked tokens."""
     rng = np.random.default_rng(seed)
     prompts, responses = rng.integers(3, 10, samples), rng.integers(1, 13, samples)
@@ -40,3 +45,325 @@ def make_batch(store: RunStore, name: str, samples: int = 8, vocab: int = 512, s
     for column, value in columns.items():
         given[column] = rows(value(responses), responses)
     return store.write_table(f"{name}.parquet", make_table(BATCH, given))
+
+
+OPTIONS = {
+    "optimizer.lr": 1e-3,
+    "optimizer.adam_eps": 1e-6,  # Adam divides by |gradient| + eps: less of it, and rounding would decide signs
+    "optimizer.lr_warmup_iters": 1,
+    "optimizer.lr_decay_style": "linear",
+    "rollout.num_rollout": 4,
+    "rollout.rollout_temperature": 0.8,
+    "batch.num_steps_per_rollout": 2,
+    "batch.micro_batch_size": 2,
+    "algorithm.use_kl_loss": True,
+    "algorithm.kl_loss_coef": 0.1,
+    "algorithm.kl_loss_type": "k3",
+    "algorithm.entropy_coef": 0.01,
+    "algorithm.eps_clip_high": 0.28,
+}
+"""Everything at once: two optimiser steps a rollout step (so an old-policy pass), reference, entropy, schedule."""
+
+
+def make_config(model: str, options: dict[str, Any] | None = None) -> RelaxConfig:
+    config = RelaxConfig()
+    config.checkpoint.hf_checkpoint = model
+    for name, value in {**OPTIONS, **(options or {})}.items():
+        section, option = name.split(".")
+        setattr(getattr(config, section), option, value)
+    return config
+
+
+def make_trainer(config: RelaxConfig) -> Any:
+    from relax_core.training.trainer import Trainer
+
+    trainer = Trainer(config, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    trainer.join("env://")
+    trainer.initialise()
+    return trainer
+
+
+def batches(work: str) -> tuple[RunStore, list[TableRef]]:
+    """The stored batches of the tests: the same in every process."""
+    store = RunStore(work)
+    refs = [json.loads(Path(work, f"ref-{i}.json").read_text()) for i in range(4)]
+    return store, [TableRef.from_json(ref) for ref in refs]
+
+
+def write_batches(work: str) -> None:
+    for i in range(4):
+        Path(work, f"ref-{i}.json").write_text(json.dumps(make_batch(RunStore(work), f"b{i}", seed=i).to_json()))
+
+
+def follow(
+    model: str,
+    work: str,
+    name: str,
+    options: dict[str, Any],
+    stop: int = 3,
+    load: tuple[str, int] | None = None,
+    save: tuple[str, int] | None = None,
+) -> dict[str, Any]:
+    """Train from version 0 or a checkpoint up to ``stop``; weights go to ``<work>/<name>`` as a Hugging Face folder."""
+    store, refs = batches(work)
+    trainer = make_trainer(make_config(model, options))
+    if load is not None:
+        trainer.load(*load)
+    rows = []
+    for i in range(trainer.status()["version"], stop):
+        rows.append(trainer.train(i, i + 1, refs[i], store.url, f"w{i + 1}").metrics)
+        if save is not None and save[1] == i:
+            trainer.save(*save)
+    trainer.export_hf(str(Path(work, name)))
+    scores = trainer.log_probs(refs[0], store.url)
+    return {"metrics": rows, "scores": scores.values.tolist(), "status": trainer.status()}
+
+
+def one_process(model: str, work: str) -> dict[str, Any]:
+    """Everything that one process can show; the fresh-process half of resuming is ``follow`` with ``load``."""
+    result = follow(model, work, "plain", {}, save=(f"{work}/checkpoints", 1))
+    for kind in ({}, {"optimizer.use_distributed_optimizer": True}):
+        name = "sharded" if kind else "whole"
+        result[name] = follow(model, work, name, kind, save=(f"{work}/checkpoints-{name}", 1))["metrics"]
+    result["packed"] = follow(
+        model, work, "packed", {"batch.use_dynamic_batch_size": True, "batch.max_tokens_per_gpu": 40}
+    )["metrics"]
+    result["single"] = follow(model, work, "single", {"batch.micro_batch_size": 1})["metrics"]
+    result["reference"] = against_transformers(model, work)
+    compare_and_swap(model, work)
+    remote_checkpoint(model)
+    degenerate_batches(model, work)
+    schedules(model)
+    not_finite(model, work)
+    return result
+
+
+def against_transformers(model: str, work: str) -> dict[str, Any]:
+    """One optimiser step, by the trainer and by transformers in float64 with plain loops."""
+    import pyarrow.parquet as pq
+    from transformers import AutoModelForCausalLM
+
+    options: dict[str, Any] = {
+        "batch.num_steps_per_rollout": 1,
+        "algorithm.use_rollout_logprobs": True,
+        "algorithm.eps_clip_c": 3.0,
+        "optimizer.lr_warmup_iters": 0,
+        "optimizer.clip_grad": 0.5,
+    }
+    store, refs = batches(work)
+    config = make_config(model, options)
+    trainer = make_trainer(config)
+    metrics = trainer.train(0, 1, refs[0], store.url).metrics
+    trainer.export_hf(f"{work}/one-step")
+
+    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float64, attn_implementation="eager")
+    rows = pq.read_table(store.local_path(refs[0].path)).to_pylist()
+    a = config.algorithm
+    loss = torch.zeros((), dtype=torch.float64)
+    for row in rows:
+        ids, n = torch.tensor(row["tokens"]), row["response_length"]
+        logits = policy(ids[None]).logits[0, -n - 1 : -1] / config.rollout.rollout_temperature
+        dist = torch.distributions.Categorical(logits=logits)
+        new = dist.log_prob(ids[-n:])
+        ratio = (new - torch.tensor(row["rollout_log_probs"], dtype=torch.float64)).exp()
+        for t in range(n):
+            if not row["loss_mask"][t]:
+                continue
+            adv = row["advantages"][t]
+            token = torch.maximum(-ratio[t] * adv, -ratio[t].clamp(1 - a.eps_clip, 1 + a.eps_clip_high) * adv)
+            if adv < 0:
+                token = torch.minimum(token, torch.tensor(-a.eps_clip_c * adv, dtype=torch.float64))
+            gap = new[t] - new[t].detach()  # the reference has the same weights: k3 = 0, gradient 0
+            token = token - a.entropy_coef * dist.entropy()[t] + a.kl_loss_coef * (torch.expm1(-gap) + gap)
+            loss = loss + token / sum(row["loss_mask"]) / len(rows)
+    loss.backward()
+    named = dict(policy.named_parameters())
+    norm = torch.nn.utils.clip_grad_norm_(named.values(), config.optimizer.clip_grad)
+    groups = [
+        {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": config.optimizer.weight_decay},
+        {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0},
+    ]
+    torch.optim.AdamW(groups, lr=config.optimizer.lr, eps=config.optimizer.adam_eps).step()
+    from safetensors.torch import load_file
+
+    ours = load_file(f"{work}/one-step/model.safetensors")
+    worst = max((named[name].detach() - value.double()).abs().max().item() for name, value in ours.items())
+    return {"loss": [metrics["loss"], loss.item()], "norm": [metrics["grad_norm"], norm.item()], "weights": worst}
+
+
+def compare_and_swap(model: str, work: str) -> None:
+    """An update happens once; what does not fit is refused and changes nothing."""
+    from relax_core.training.errors import DirtyTrainer, VersionMismatch
+
+    store, refs = batches(work)
+    trainer = make_trainer(make_config(model))
+    first = trainer.train(0, 1, refs[0], store.url, "w1")
+    before = weights(trainer)
+    again = trainer.train(0, 1, refs[0], store.url, "w1")
+    assert again.already_done
+    assert again.metrics == first.metrics
+    for arguments in (
+        (0, 1, refs[1], store.url, "w1"),
+        (0, 1, refs[0], store.url, "other"),
+        (2, 3, refs[0], store.url, "w3"),
+    ):
+        with pytest.raises(VersionMismatch) as caught:
+            trainer.train(*arguments)
+        assert caught.value.actual == 1
+    with pytest.raises(VersionMismatch):
+        trainer.push_weights(2, [])
+    with pytest.raises(VersionMismatch):
+        trainer.save(f"{work}/never", 5)
+    assert same(before, weights(trainer))
+    assert trainer.status()["version"] == 1
+
+    # The optimiser breaks in the second optimiser step of the update, after the first has changed the weights.
+    steps = iter([trainer._parts.optimizer.step_with_ready_grads])
+
+    def breaks() -> Any:
+        for step in steps:
+            return step()
+        raise RuntimeError("out of memory")
+
+    trainer._parts.optimizer.step_with_ready_grads = breaks
+    with pytest.raises(RuntimeError):
+        trainer.train(1, 2, refs[1], store.url, "w2")
+    assert trainer.status()["dirty"]
+    for call in (
+        lambda: trainer.train(1, 2, refs[1], store.url, "w2"),
+        lambda: trainer.push_weights(1, []),
+        lambda: trainer.save(f"{work}/never", 0),
+        lambda: trainer.export_hf(f"{work}/never"),
+        lambda: trainer.log_probs(refs[0], store.url),
+    ):
+        with pytest.raises(DirtyTrainer):
+            call()
+    trainer.initialise()
+    repeated = trainer.train(0, 1, refs[0], store.url, "w1")
+    assert not repeated.already_done
+    assert repeated.metrics == first.metrics
+    assert same(before, weights(trainer))
+
+
+def remote_checkpoint(model: str) -> None:
+    """Checkpoints and batches on no local folder; saving changes nothing; a damaged checkpoint is passed over."""
+    from relax_core.training.checkpoint_index import complete_iterations, newest_complete
+
+    store = RunStore("memory://run")
+    refs = [make_batch(store, f"b{i}", seed=i) for i in range(4)]
+    url = "memory://run/checkpoints"
+    trainer = make_trainer(make_config(model))
+    for i in range(2):
+        trainer.train(i, i + 1, refs[i], store.url, f"w{i + 1}")
+        trainer.save(url, i)
+    assert complete_iterations(url) == [(1, "w2"), (0, "w1")]
+    assert trainer.save(url, 1)["bytes"] == trainer.save(url, 1)["bytes"]
+    trainer.train(2, 3, refs[2], store.url, "w3")
+    third = weights(trainer)
+    trainer.load(url, 1)
+    assert trainer.train(1, 2, refs[1], store.url, "w2").already_done
+    trainer.train(2, 3, refs[2], store.url, "w3")
+    assert same(third, weights(trainer))
+
+    name = next(path for path in store.sizes("checkpoints/iter_0000001") if path.endswith(".distcp"))
+    store.write_bytes(name, store.read_bytes(name)[:-1])
+    assert newest_complete(url) == 0
+    with pytest.raises(UserError, match="bytes instead of"):
+        trainer.load(url, 1)
+    assert not trainer.status()["dirty"]
+    trainer.load(url, 0)
+    assert trainer.status()["version"] == 1
+    assert trainer.status()["weights_id"] == "w1"
+
+    config = make_config(model, {"checkpoint.no_save_optim": True})
+    small = make_trainer(config)
+    small.train(0, 1, refs[0], store.url, "w1")
+    small.save("memory://run/weights", 0)
+    with pytest.raises(UserError, match="no-save-optim"):
+        small.load("memory://run/weights", 0)
+    config.checkpoint.load = "memory://run/weights"
+    fresh = make_trainer(config)
+    assert fresh.status()["version"] == 0
+    assert same(weights(small), weights(fresh))
+
+
+def degenerate_batches(model: str, work: str) -> None:
+    """All-zero advantages, samples without a token to learn from, and a batch without any."""
+    store = RunStore(work)
+    plain = {"algorithm.use_kl_loss": False, "algorithm.entropy_coef": 0.0, "batch.num_steps_per_rollout": 1}
+    trainer = make_trainer(make_config(model, plain))
+    zeros = make_batch(store, "zeros", advantages=lambda n: np.zeros(n.sum(), np.float32))
+    metrics = trainer.train(0, 1, zeros, store.url).metrics
+    assert metrics["loss"] == 0.0
+    assert metrics["grad_norm"] == 0.0
+
+    def first_masked(lengths: Any) -> Any:
+        mask = np.ones(lengths.sum(), np.uint8)
+        mask[: lengths[0]] = 0
+        return mask
+
+    masked = make_batch(store, "masked", loss_mask=first_masked)
+    assert np.isfinite(list(trainer.train(1, 2, masked, store.url).metrics.values())).all()
+    nothing = make_batch(store, "nothing", loss_mask=lambda n: np.zeros(n.sum(), np.uint8))
+    for per_token in (False, True):
+        other = make_trainer(make_config(model, {**plain, "optimizer.calculate_per_token_loss": per_token}))
+        metrics = other.train(0, 1, nothing, store.url).metrics
+        assert metrics["loss"] == 0.0
+        assert np.isfinite(list(metrics.values())).all()
+
+
+def schedules(model: str) -> None:
+    """lr 1e-3, 4 rollout steps of 2 optimiser steps, 2 of warm-up: by hand."""
+    from relax_core.training.optimizer import current_rate
+
+    expected = {
+        "constant": [0, 5e-4, 1e-3, 1e-3, 1e-3],
+        "linear": [0, 5e-4, 1e-3, 1e-4 + 9e-4 * 5 / 6, 1e-4 + 9e-4 * 4 / 6],
+        "cosine": [0, 5e-4, *(1e-4 + 9e-4 * (1 + np.cos(np.pi * n / 6)) / 2 for n in range(3))],
+    }
+    for style, rates in expected.items():
+        options = {"optimizer.lr_decay_style": style, "optimizer.lr_warmup_iters": 2, "optimizer.min_lr": 1e-4}
+        parts = make_trainer(make_config(model, options))._parts
+        seen = []
+        for _ in rates:
+            seen.append(current_rate(parts.optimizer))
+            parts.schedule.step(1)
+        np.testing.assert_allclose(seen, rates, atol=1e-12)
+    with pytest.raises(UserError, match="lr-warmup-iters 8"):
+        make_trainer(make_config(model, {"optimizer.lr_warmup_iters": 8}))
+
+
+def not_finite(model: str, work: str) -> None:
+    """A step that is not finite is not applied: at first the trainer stays as it was, later it is dirty."""
+    from relax_core.training.errors import NonFiniteUpdate
+
+    store = RunStore(work)
+
+    def last_is(value: float) -> Any:
+        def advantages(lengths: Any) -> Any:
+            rows = np.ones(lengths.sum(), np.float32)
+            rows[-1] = value
+            return rows
+
+        return advantages
+
+    ones = {"loss_mask": lambda n: np.ones(n.sum(), np.uint8)}
+    broken = make_batch(store, "broken", advantages=last_is(np.nan), **ones)
+    trainer = make_trainer(make_config(model, {"batch.num_steps_per_rollout": 1}))
+    before = weights(trainer)
+    with pytest.raises(NonFiniteUpdate, match="step 0"):
+        trainer.train(0, 1, broken, store.url)
+    assert same(before, weights(trainer))
+    assert not trainer.status()["dirty"]
+    twice = make_trainer(make_config(model))
+    with pytest.raises(NonFiniteUpdate, match="optimiser step 1 of it"):
+        twice.train(0, 1, broken, store.url)
+    assert twice.status()["dirty"]
+
+
+def weights(trainer: Any) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -1,0 +1,126 @@
+"""The trainer under every layout against one process, and one process against transformers.
+
+A process costs seconds to start, so each launch checks many things: see trainer_checks.py.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+from safetensors.numpy import load_file
+from tiny import make_tiny
+
+from data.store import RunStore
+from relax_core.training.checkpoint_index import complete_iterations
+
+pytestmark = pytest.mark.megatron
+CHECKS = "relax_core.training.trainer_checks"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    import importlib.util
+
+    path = Path(__file__).with_name("trainer_checks.py")
+    spec = importlib.util.spec_from_file_location("trainer_checks_for_batches", path)
+    assert spec
+    assert spec.loader
+    checks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(checks)
+    work = tmp_path_factory.mktemp("trainer")
+    checks.write_batches(str(work))
+    return {"model": str(make_tiny(work / "model", tie=True)), "work": str(work)}
+
+
+@pytest.fixture(scope="module")
+def alone(place: dict[str, str]) -> dict[str, Any]:
+    """The results of one process."""
+    return run_ranks(1, f"{CHECKS}:one_process", place)[0]
+
+
+def weights_of(place: dict[str, str], name: str) -> dict[str, np.ndarray]:
+    return load_file(Path(place["work"], name, "model.safetensors"))
+
+
+def worst_difference(place: dict[str, str], left: str, right: str) -> float:
+    a, b = weights_of(place, left), weights_of(place, right)
+    assert a.keys() == b.keys()
+    return max(float(np.abs(a[name] - b[name]).max()) for name in a)
+
+
+def assert_close(rows: list[dict[str, float]], expected: list[dict[str, float]], tolerance: float) -> None:
+    assert len(rows) == len(expected)
+    for row, wanted in zip(rows, expected, strict=True):
+        assert row.keys() == wanted.keys()
+        for name in wanted:
+            assert row[name] == pytest.approx(wanted[name], rel=tolerance, abs=tolerance), name
+
+
+def test_one_process_trains_as_transformers_does(alone: dict[str, Any]) -> None:
+    reference = alone["reference"]
+    assert reference["loss"][0] == pytest.approx(reference["loss"][1], rel=1e-5)
+    assert reference["norm"][0] == pytest.approx(reference["norm"][1], rel=1e-5)
+    assert reference["weights"] < 1e-5  # of a step of 1e-3
+
+
+def test_packing_does_not_change_the_update(place: dict[str, str], alone: dict[str, Any]) -> None:
+    assert_close(alone["packed"], alone["metrics"], 1e-5)
+    assert_close(alone["single"], alone["metrics"], 1e-5)
+    assert worst_difference(place, "packed", "plain") < 1e-5
+
+
+def test_the_same_run_gives_the_same_bits(place: dict[str, str], alone: dict[str, Any]) -> None:
+    assert alone["whole"] == alone["metrics"]
+    assert worst_difference(place, "whole", "plain") == 0
+
+
+@pytest.mark.parametrize("optimizer", ["whole", "sharded"])
+def test_a_new_process_resumes_bit_by_bit(place: dict[str, str], alone: dict[str, Any], optimizer: str) -> None:
+    options = {"optimizer.use_distributed_optimizer": optimizer == "sharded"}
+    folder = f"{place['work']}/checkpoints-{optimizer}"
+    resumed = run_ranks(
+        1, f"{CHECKS}:follow", {**place, "name": f"{optimizer}-resumed", "options": options, "load": [folder, 1]}
+    )[0]
+    assert resumed["metrics"] == alone[optimizer][2:]
+    assert worst_difference(place, f"{optimizer}-resumed", optimizer) == 0
+    assert resumed["status"]["optimizer_step"] == 6
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "dp2": {"optimizer.use_distributed_optimizer": True, "batch.balance_data": True},
+    "tp2": {"parallel.tensor_model_parallel_size": 2},
+    "tp2-sp": {"parallel.tensor_model_parallel_size": 2, "parallel.sequence_parallel": True},
+    "pp2": {"parallel.pipeline_model_parallel_size": 2},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_two_processes_train_as_one(place: dict[str, str], alone: dict[str, Any], layout: str) -> None:
+    ranks = run_ranks(2, f"{CHECKS}:follow", {**place, "name": layout, "options": LAYOUTS[layout]})
+    assert ranks[0]["metrics"] == ranks[1]["metrics"]
+    assert_close(ranks[0]["metrics"], alone["metrics"], 1e-4)
+    assert worst_difference(place, layout, "plain") < 1e-4
+    for rank in ranks:
+        np.testing.assert_allclose(rank["scores"], alone["scores"], atol=1e-4)
+
+
+@pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2"])
+def test_a_checkpoint_reloads_under_another_layout(place: dict[str, str], alone: dict[str, Any], layout: str) -> None:
+    optimizer = "sharded" if layout == "dp2" else "whole"
+    load = [f"{place['work']}/checkpoints-{optimizer}", 1]
+    saved = [f"{place['work']}/checkpoints-{layout}", 2]
+    ranks = run_ranks(
+        2,
+        f"{CHECKS}:follow",
+        {**place, "name": f"{layout}-again", "options": LAYOUTS[layout], "load": load, "save": saved},
+    )
+    assert_close(ranks[0]["metrics"], alone["metrics"][2:], 1e-4)
+    assert worst_difference(place, f"{layout}-again", "plain") < 1e-4
+    assert complete_iterations(saved[0]) == [(2, "w3")]
+
+
+def test_batches_are_read_where_they_are_stored(place: dict[str, str], alone: dict[str, Any]) -> None:
+    assert RunStore(place["work"]).exists("b0.parquet")
+    assert alone["status"]["weights_id"] == "w3"
