@@ -11,8 +11,8 @@ import pytest
 from ranks import run_ranks
 from safetensors.numpy import load_file
 from tiny import make_tiny
+from training_batches import write_batches
 
-from data.store import RunStore
 from relax_core.training.checkpoint_index import complete_iterations
 
 pytestmark = pytest.mark.megatron
@@ -21,16 +21,8 @@ CHECKS = "relax_core.training.trainer_checks"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    import importlib.util
-
-    path = Path(__file__).with_name("trainer_checks.py")
-    spec = importlib.util.spec_from_file_location("trainer_checks_for_batches", path)
-    assert spec
-    assert spec.loader
-    checks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(checks)
     work = tmp_path_factory.mktemp("trainer")
-    checks.write_batches(str(work))
+    write_batches(str(work))
     return {"model": str(make_tiny(work / "model", tie=True)), "work": str(work)}
 
 
@@ -97,30 +89,18 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_two_processes_train_as_one(place: dict[str, str], alone: dict[str, Any], layout: str) -> None:
-    ranks = run_ranks(2, f"{CHECKS}:follow", {**place, "name": layout, "options": LAYOUTS[layout]})
-    assert ranks[0]["metrics"] == ranks[1]["metrics"]
-    assert_close(ranks[0]["metrics"], alone["metrics"], 1e-4)
+def test_two_processes_train_as_one_and_take_over_its_checkpoint(
+    place: dict[str, str], alone: dict[str, Any], layout: str
+) -> None:
+    load = [f"{place['work']}/checkpoints-{'sharded' if layout == 'dp2' else 'whole'}", 1]
+    saved = f"{place['work']}/checkpoints-{layout}"
+    arguments = {**place, "name": layout, "options": LAYOUTS[layout], "load": load, "save": [saved, 2]}
+    ranks = run_ranks(2, f"{CHECKS}:fresh_and_loaded", arguments)
+    assert ranks[0] == ranks[1]
+    fresh, loaded = ranks[0]
+    assert_close(fresh["metrics"], alone["metrics"], 1e-4)
     assert worst_difference(place, layout, "plain") < 1e-4
-    for rank in ranks:
-        np.testing.assert_allclose(rank["scores"], alone["scores"], atol=1e-4)
-
-
-@pytest.mark.parametrize("layout", ["dp2", "tp2", "pp2"])
-def test_a_checkpoint_reloads_under_another_layout(place: dict[str, str], alone: dict[str, Any], layout: str) -> None:
-    optimizer = "sharded" if layout == "dp2" else "whole"
-    load = [f"{place['work']}/checkpoints-{optimizer}", 1]
-    saved = [f"{place['work']}/checkpoints-{layout}", 2]
-    ranks = run_ranks(
-        2,
-        f"{CHECKS}:follow",
-        {**place, "name": f"{layout}-again", "options": LAYOUTS[layout], "load": load, "save": saved},
-    )
-    assert_close(ranks[0]["metrics"], alone["metrics"][2:], 1e-4)
-    assert worst_difference(place, f"{layout}-again", "plain") < 1e-4
-    assert complete_iterations(saved[0]) == [(2, "w3")]
-
-
-def test_batches_are_read_where_they_are_stored(place: dict[str, str], alone: dict[str, Any]) -> None:
-    assert RunStore(place["work"]).exists("b0.parquet")
-    assert alone["status"]["weights_id"] == "w3"
+    np.testing.assert_allclose(fresh["scores"], alone["scores"], atol=1e-4)
+    assert_close(loaded["metrics"], alone["metrics"][2:], 1e-4)
+    assert worst_difference(place, f"{layout}-loaded", "plain") < 1e-4
+    assert complete_iterations(saved) == [(2, "w3")]

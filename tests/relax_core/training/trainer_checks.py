@@ -1,6 +1,5 @@
 """What the ranks of the trainer's tests run: see test_trainer.py. Not a test module itself."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,44 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from training_batches import batches, make_batch
 
 from data.errors import UserError
-from data.ragged import Ragged
-from data.schema import BATCH
-from data.schema import table as make_table
-from data.store import RunStore, TableRef
+from data.store import RunStore
 from relax_core.config.sections import RelaxConfig
-
-
-def make_batch(
-    store: RunStore, name: str, samples: int = 8, vocab: int = 512, seed: int = 0, **columns: Any
-) -> TableRef:
-    """A random batch: groups of two, prompts of 3-9 tokens, responses of 1-12, some masked tokens."""
-    rng = np.random.default_rng(seed)
-    prompts, responses = rng.integers(3, 10, samples), rng.integers(1, 13, samples)
-    rewards = rng.normal(size=samples)
-
-    def rows(values: Any, lengths: Any) -> Ragged:
-        return Ragged.from_lengths(np.asarray(values), lengths)
-
-    total = int(responses.sum())
-    tokens = rows(rng.integers(0, vocab, int((prompts + responses).sum())).astype(np.int32), prompts + responses)
-    mask = (rng.random(total) > 0.2).astype(np.uint8)
-    given: dict[str, Any] = {
-        "sample_id": [f"000000-{i // 2:04d}-{i % 2:03d}" for i in range(samples)],
-        "group_id": [f"000000-{i // 2:04d}" for i in range(samples)],
-        "tokens": tokens,
-        "response_length": responses.astype(np.int32),
-        "loss_mask": rows(mask, responses),
-        "rollout_log_probs": rows((-rng.random(total) * 4 - 3).astype(np.float32), responses),
-        "advantages": rows(np.repeat(rewards, responses).astype(np.float32), responses),
-        "returns": rows(np.repeat(rewards, responses).astype(np.float32), responses),
-        "reward": rewards.astype(np.float32),
-    }
-    for column, value in columns.items():
-        given[column] = rows(value(responses), responses)
-    return store.write_table(f"{name}.parquet", make_table(BATCH, given))
-
 
 OPTIONS = {
     "optimizer.lr": 1e-3,
@@ -83,18 +49,6 @@ def make_trainer(config: RelaxConfig) -> Any:
     return trainer
 
 
-def batches(work: str) -> tuple[RunStore, list[TableRef]]:
-    """The stored batches of the tests: the same in every process."""
-    store = RunStore(work)
-    refs = [json.loads(Path(work, f"ref-{i}.json").read_text()) for i in range(4)]
-    return store, [TableRef.from_json(ref) for ref in refs]
-
-
-def write_batches(work: str) -> None:
-    for i in range(4):
-        Path(work, f"ref-{i}.json").write_text(json.dumps(make_batch(RunStore(work), f"b{i}", seed=i).to_json()))
-
-
 def follow(
     model: str,
     work: str,
@@ -117,6 +71,19 @@ def follow(
     trainer.export_hf(str(Path(work, name)))
     scores = trainer.log_probs(refs[0], store.url)
     return {"metrics": rows, "scores": scores.values.tolist(), "status": trainer.status()}
+
+
+def fresh_and_loaded(
+    model: str, work: str, name: str, options: dict[str, Any], load: tuple[str, int], save: tuple[str, int]
+) -> list[dict[str, Any]]:
+    """The same steps from version 0, and the last of them from another layout's checkpoint; without process ids."""
+    results = [
+        follow(model, work, name, options),
+        follow(model, work, f"{name}-loaded", options, load=load, save=save),
+    ]
+    for result in results:
+        del result["status"]["pid"]
+    return results
 
 
 def one_process(model: str, work: str) -> dict[str, Any]:

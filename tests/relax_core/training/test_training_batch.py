@@ -1,0 +1,158 @@
+"""Micro-batches and the loss of an optimiser step, by hand."""
+
+import numpy as np
+import pytest
+import torch
+
+from data.errors import UserError
+from data.ragged import Ragged
+from data.schema import BATCH
+from data.schema import table as make_table
+from relax_core.config.sections import RelaxConfig
+from relax_core.training.batch import TrainingBatch
+from relax_core.training.loss import SUMS, Scores, StepLoss
+from relax_core.training.reference import WeightCopy
+
+CPU = torch.device("cpu")
+
+
+def ragged(rows: list[list[float]], dtype: type) -> Ragged:
+    return Ragged.from_list([np.array(row) for row in rows], dtype)
+
+
+def make(masks: list[list[int]], advantages: list[list[float]], engine: list[list[float]]) -> TrainingBatch:
+    """Prompts of 2, 3, 4, ... tokens, numbered through."""
+    lengths = [len(mask) for mask in masks]
+    totals = [2 + i + n for i, n in enumerate(lengths)]
+    starts = np.cumsum([0, *totals])
+    tokens = [list(range(starts[i], starts[i + 1])) for i in range(len(totals))]
+    columns = {
+        "sample_id": [f"s{i}" for i in range(len(lengths))],
+        "group_id": ["g"] * len(lengths),
+        "tokens": ragged(tokens, np.int32),
+        "response_length": np.array(lengths, np.int32),
+        "loss_mask": ragged(masks, np.uint8),
+        "rollout_log_probs": ragged(engine, np.float32),
+        "advantages": ragged(advantages, np.float32),
+        "returns": ragged(advantages, np.float32),
+        "reward": np.zeros(len(lengths), np.float32),
+    }
+    return TrainingBatch.from_table(make_table(BATCH, columns))
+
+
+@pytest.fixture
+def batch() -> TrainingBatch:
+    """Tokens 0 1 | 2 3 4,  5 6 7 | 8: two samples, prompt | response."""
+    return make([[1, 0, 1], [1]], [[1, 1, 1], [-1]], [[-1, -2, -3], [-4]])
+
+
+def test_a_response_token_is_scored_one_position_before_it(batch: TrainingBatch) -> None:
+    micro = batch.micro_batch([0, 1], CPU)
+    assert micro.tokens.tolist() == [0, 1, 2, 3, 5, 6, 7]  # 4 and 8 predict nothing
+    assert micro.lengths == [4, 3]
+    assert micro.rows.tolist() == [1, 2, 3, 6]
+    assert micro.targets.tolist() == [2, 3, 4, 8]
+    assert micro.flat.tolist() == [0, 1, 2, 3]
+
+
+def test_a_micro_batch_keeps_the_order_that_it_is_asked_for(batch: TrainingBatch) -> None:
+    micro = batch.micro_batch([1, 0], CPU)
+    assert micro.tokens.tolist() == [5, 6, 7, 0, 1, 2, 3]
+    assert micro.rows.tolist() == [2, 4, 5, 6]
+    assert micro.flat.tolist() == [3, 0, 1, 2]
+
+
+def test_a_dummy_scores_nothing(batch: TrainingBatch) -> None:
+    micro = batch.micro_batch([], CPU)
+    assert (micro.lengths, len(micro.tokens), len(micro.rows), len(micro.flat)) == ([1], 1, 0, 0)
+
+
+def test_an_empty_response_is_allowed() -> None:
+    micro = make([[], [1]], [[], [1]], [[], [-1]]).micro_batch([0, 1], CPU)
+    assert micro.lengths == [1, 3]
+    assert micro.rows.tolist() == [3]
+
+
+def test_a_batch_without_samples_is_refused(batch: TrainingBatch) -> None:
+    with pytest.raises(UserError, match="no samples"):
+        make([], [], [])
+
+
+LOG_PROBS = torch.tensor([-1.5, -9.0, -3.0, -4.0])
+
+
+def run(
+    config: RelaxConfig, batch: TrainingBatch, parts: list[list[int]], scores: Scores | None = None
+) -> dict[str, float]:
+    """Metrics summed over micro-batches given by flat places, and the gradient of the log-probs."""
+    step = StepLoss(config, batch, scores or Scores(), (0, len(batch)), first=True)
+    log_probs = LOG_PROBS.clone().requires_grad_()
+    sums, largest = torch.zeros(len(SUMS), dtype=torch.float64), 0.0
+    for part in parts:
+        flat = torch.tensor(part, dtype=torch.int64)
+        loss, values, difference = step(log_probs[flat], torch.ones(len(part)), flat)
+        loss.backward()
+        sums += values
+        largest = max(largest, float(difference))
+    assert log_probs.grad is not None
+    return {**dict(zip(SUMS, sums.tolist(), strict=True)), "largest": largest, "grad": log_probs.grad.tolist()}  # type: ignore[dict-item]
+
+
+def test_loss_is_the_mean_over_samples_of_means_over_tokens(batch: TrainingBatch) -> None:
+    result = run(RelaxConfig(), batch, [[0, 1, 2, 3]])
+    # ratio 1: token losses -1, (masked), -1 | 1; sample means -1 and 1; over 2 samples: 0
+    assert result["loss"] == 0
+    assert result["grad"] == [-0.25, 0, -0.25, 0.5]
+    # differences 0.5, (masked), 0 | 0: sample means 0.25 and 0, mean 0.125
+    assert result["train_rollout_logprob_abs_diff"] == 0.125
+    assert result["largest"] == 0.5
+    assert result["entropy_loss"] == 1
+
+
+def test_the_token_mean_counts_tokens_of_the_whole_step(batch: TrainingBatch) -> None:
+    config = RelaxConfig()
+    config.optimizer.calculate_per_token_loss = True
+    result = run(config, batch, [[0, 1], [2, 3]])
+    assert result["loss"] == pytest.approx(-1 / 3)  # (-1 - 1 + 1) / 3
+    assert result["grad"] == pytest.approx([-1 / 3, 0, -1 / 3, 1 / 3])
+
+
+def test_micro_batches_do_not_change_loss_metric_or_gradient(batch: TrainingBatch) -> None:
+    config = RelaxConfig()
+    config.algorithm.entropy_coef, config.algorithm.kl_loss_coef = 0.1, 0.2
+    scores = Scores(old=LOG_PROBS - 0.3, reference=LOG_PROBS + 0.1, trainer=LOG_PROBS)
+    whole = run(config, batch, [[0, 1, 2, 3]], scores)
+    for parts in ([[0], [1], [2], [3]], [[3, 0], [], [2, 1]]):
+        split = run(config, batch, [part for part in parts if part], scores)
+        assert {k: v for k, v in split.items() if k != "grad"} == pytest.approx(
+            {k: v for k, v in whole.items() if k != "grad"}, abs=1e-7
+        )
+        assert split["grad"] == pytest.approx(whole["grad"])
+
+
+def test_what_is_masked_adds_nothing_whatever_it_holds() -> None:
+    nan, inf = float("nan"), float("inf")
+    batch = make([[0, 0, 0], [1]], [[nan, inf, 1], [1]], [[nan, nan, nan], [-4]])
+    result = run(RelaxConfig(), batch, [[0, 1, 2, 3]])
+    assert result["loss"] == -0.5  # (0 + -1) / 2
+    assert result["grad"] == [0, 0, 0, -0.5]
+    assert result["largest"] == 0
+
+
+def test_the_reference_takes_the_models_place_and_leaves_it() -> None:
+    model = torch.nn.Linear(2, 2, bias=False)
+    kept = WeightCopy(model)
+    reference = model.weight.detach().clone()
+    with torch.no_grad():
+        model.weight.add_(1)
+    own, pointer = model.weight.detach().clone(), model.weight.data_ptr()
+
+    def breaks() -> None:
+        with kept.in_place_of(model):
+            assert torch.equal(model.weight, reference)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        breaks()
+    assert torch.equal(model.weight, own)
+    assert model.weight.data_ptr() == pointer
