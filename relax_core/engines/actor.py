@@ -67,6 +67,10 @@ class SGLangEngine:
             self.spec.log_path,
         )
 
+    def fits(self, spec: EngineSpec) -> bool:
+        """Whether this is the engine that ``spec`` describes, and its server runs."""
+        return self.spec == spec and self.alive()
+
     def alive(self) -> bool:
         """Whether the server process runs."""
         return self._process.alive()

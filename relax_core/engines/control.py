@@ -31,7 +31,9 @@ class EngineControl:
     def __init__(self, url: str, name: str = "", timeout: float = 600.0, retries: int = 3) -> None:
         self.url, self.name, self.retries = url, name or f"the engine at {url}", retries
         # trust_env off: a proxy of the environment must not see calls to an engine.
-        self._http = httpx.Client(base_url=url, timeout=httpx.Timeout(timeout, connect=5.0), trust_env=False)
+        # verify off: engines speak plain HTTP, and loading certificates would take longer than a call.
+        limits = httpx.Timeout(timeout, connect=5.0)
+        self._http = httpx.Client(base_url=url, timeout=limits, trust_env=False, verify=False)
         self._routes: frozenset[str] | None = None
 
     def __enter__(self) -> "EngineControl":

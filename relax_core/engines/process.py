@@ -69,11 +69,10 @@ class EngineProcess:
                 self.stop()
                 raise
 
-    def stop(self, grace: float = 5.0) -> None:
-        """End the server and everything that it started; a second call does nothing.
+    def stop(self) -> None:
+        """Kill the server and everything that it started; a second call does nothing.
 
-        Args:
-            grace: seconds between asking and killing.
+        An engine keeps nothing that a gentle end would save, and SGLang's own takes seconds and ends in a kill too.
         """
         process, self._process = self._process, None
         if process is None:
@@ -82,10 +81,6 @@ class EngineProcess:
         with contextlib.suppress(psutil.NoSuchProcess):
             root = psutil.Process(process.pid)
             tree = [root, *root.children(recursive=True)]
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
         for member in tree:
             with contextlib.suppress(psutil.NoSuchProcess):  # psutil compares start times: never another's process
                 member.kill()
@@ -93,7 +88,7 @@ class EngineProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        psutil.wait_procs(tree, timeout=grace)
+        psutil.wait_procs(tree, timeout=5.0)
 
     def log_tail(self, lines: int = LOG_LINES) -> str:
         """The last lines that this start wrote to the log."""
@@ -153,7 +148,7 @@ class EngineProcess:
                 code = process.poll()
                 if code is not None:
                     raise EngineStartError(
-                        f"{self.spec.name} died while starting ({_how(code)}).{self._reason()}",
+                        f"{self.spec.name} died while starting: {self._reason() or _how(code)}.",
                         f"Its whole log: {self.spec.log_path}. The last lines:",
                         self.log_tail(),
                     )
@@ -169,11 +164,11 @@ class EngineProcess:
                 time.sleep(POLL_SECONDS)
 
     def _reason(self) -> str:
-        """The last line of the log that reads like an exception, as a sentence."""
+        """The last line of the log that reads like an exception."""
         for line in reversed(self.log_tail(200).splitlines()):
             head = line.split(":", 1)[0].strip().split("] ")[-1]
             if head.replace(".", "").replace("_", "").isalnum() and head.endswith(("Error", "Exception")):
-                return f" {line.strip().split('] ')[-1][:500]}"
+                return line.strip().split("] ")[-1][:500].rstrip(".")
         return ""
 
 
@@ -181,4 +176,4 @@ def _how(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name
-    return f"{name}: probably out of memory" if -code == signal.SIGKILL else name
+    return f"{name} (out of memory?)" if -code == signal.SIGKILL else name

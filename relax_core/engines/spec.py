@@ -144,7 +144,8 @@ def _cpu_values(config: RelaxConfig, values: dict[str, Any], shape: dict[str, An
         "skip_server_warmup": True,
         "enable_deterministic_inference": True,  # what makes SGLang use the seeds
         "max_running_requests": running,
-        "mem_fraction_static": None,  # a fraction of a GPU's memory
+        # max_total_tokens decides here; SGLang's default for this fraction, made for GPUs, can be negative.
+        "mem_fraction_static": 0.9,
     }
     if reproducible:
         cpu |= {"max_running_requests": 1, "disable_radix_cache": True, "chunked_prefill_size": -1}

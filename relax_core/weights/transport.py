@@ -40,6 +40,8 @@ T = TypeVar("T")
 ALIGNMENT = 16
 """Bytes: a tensor starts in its bucket at a multiple, so that a view of any data type is allowed there."""
 SHARED_MEMORY = "/dev/shm"
+CPU_BUCKET_BYTES = 64 * 1024**2
+"""Largest bucket on a CPU: touching fresh pages costs more than another request that uses the same ones again."""
 DEVICE_ARGUMENT = 6
 """Place of the device among the arguments of torch's ``rebuild_cuda_tensor``."""
 
@@ -293,8 +295,8 @@ def _aligned(size: int) -> int:
 
 
 def _shared_limit(bucket_bytes: int) -> int:
-    """The bucket size that this machine's shared memory allows: containers often have 64 MB of it."""
-    return min(bucket_bytes, _shared_free() * 3 // 4)
+    """The bucket size on a CPU: no more than helps, nor than shared memory allows (containers often have 64 MB)."""
+    return min(bucket_bytes, CPU_BUCKET_BYTES, _shared_free() * 3 // 4)
 
 
 def _shared_free() -> int:
