@@ -7,7 +7,7 @@ started is ended when the run is closed; standing engines stay unless the run is
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from relax_core.config import RelaxConfig, Source, prepare
+from relax_core.config import RelaxConfig, Source, option_values, prepare
 from relax_core.config.rules import Purpose
 from relax_core.rewards.score import check_reward
 from relax_core.run.ports import Backend
@@ -31,6 +31,12 @@ def _ray_backend(config: RelaxConfig, name: str) -> Backend:
 
 
 _OPEN: dict[str, RunSession] = {}
+
+
+def given_options(config: RelaxConfig) -> dict[str, Source]:
+    """Origin of the options of a configuration that was made in Python: what is no default was given."""
+    default = option_values(RelaxConfig())
+    return {name: "default" if value == default[name] else "file" for name, value in option_values(config).items()}
 
 
 @contextlib.contextmanager

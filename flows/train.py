@@ -12,7 +12,7 @@ from prefect import flow, tags
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.crashed import mark_crashed
-from flows.launch import checked, open_run
+from flows.launch import checked, given_options, open_run
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession
@@ -82,7 +82,7 @@ def train(
         UserError: a mistake in the options or files, or an engine that did not come up.
     """
     given, config = config, checked(config)
-    sources = mark_derived(given, config, sources or {})
+    sources = mark_derived(given, config, sources or given_options(given))
     with open_run(config, sources, backend) as run:
         if run.next_step() >= run.total_steps:
             run.progress.note(

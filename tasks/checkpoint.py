@@ -5,10 +5,9 @@ Guarantee: a complete checkpoint of just these weights is kept; one of another h
 
 from typing import Any
 
-from relax_core.training.checkpoint_index import complete_iterations
-
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
+from relax_core.training.checkpoint_index import complete_iterations
 from tasks.stage import action
 
 

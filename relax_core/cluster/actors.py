@@ -53,14 +53,12 @@ def get_or_start(
     num_gpus: float = 0,
     max_concurrency: int = 8,
     timeout: float = 600.0,
-    detached: bool = True,
 ) -> tuple[Any, bool]:
     """Find the actor ``name`` or start one.
 
     Args:
         cls: a plain class; it is wrapped here, so that tests can use it without Ray.
         env: environment variables of the actor's process.
-        detached: the actor outlives this driver where the Ray head does.
 
     Returns:
         The handle, and whether it was started by this call.
@@ -74,7 +72,7 @@ def get_or_start(
     remote = ray.remote(cls).options(
         name=name,
         namespace=namespace,
-        lifetime="detached" if detached else None,
+        lifetime="detached",  # handles that were found by name do not keep an actor alive; the head's end does end it
         get_if_exists=True,
         num_cpus=num_cpus,
         num_gpus=num_gpus,

@@ -20,10 +20,14 @@ from relax_core.cluster.head import connected
 from relax_core.config import RelaxConfig
 from relax_core.config.derived import num_engines, trainer_world_size
 from relax_core.engines.actor import SGLangEngine
-from relax_core.engines.spec import engine_spec
+from relax_core.engines.control import EngineControl
+from relax_core.engines.spec import Device, engine_spec
 from relax_core.training.actor import start_trainer
 
 _CONTROL_TIMEOUT = 60.0
+
+FRESH = "default"
+"""Weight version of an SGLang server that was never told one: it holds what it loaded from its folder."""
 
 
 class RayTrainer:
@@ -76,7 +80,7 @@ class RayEngines:
         self._each("abort_all")
 
     def check(self) -> None:
-        self._each("check")
+        self._each("info")
 
 
 class RayBackend:
@@ -99,8 +103,17 @@ class RayBackend:
             self._standing = self._stack.enter_context(connected(self._config.run.ray_address))
 
     def ensure_rollout(self) -> RayEngines:
+        """Engines with the weights of ``--hf-checkpoint``: version 0."""
         self._connect()
-        return self._ensure_engines()
+        for index, url in enumerate(self._ensure_engines().urls):
+            with EngineControl(url) as control:
+                if control.weight_version() not in ("0", FRESH):
+                    kill(self._engine_name(index))  # it holds other weights
+        engines = self._ensure_engines()
+        for url in engines.urls:
+            with EngineControl(url) as control:
+                control.set_weight_version("0")
+        return engines
 
     def ensure(self) -> tuple[RayTrainer, RayEngines]:
         self._connect()
@@ -110,7 +123,7 @@ class RayBackend:
             return trainer, engines.result()
 
     @property
-    def device(self) -> str:
+    def device(self) -> Device:
         return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
 
     def _ensure_trainer(self) -> RayTrainer:
@@ -120,7 +133,6 @@ class RayBackend:
             name,
             device=self.device,
             timeout=self._config.run.engine_start_timeout,
-            detached=bool(self._standing),
         )
         if self._trainer is None or handle != self._trainer_handle:
             self._trainer, self._trainer_handle = RayTrainer(handle), handle
@@ -132,20 +144,23 @@ class RayBackend:
             found = list(pool.map(self._ensure_engine, range(count)))
         return RayEngines([handle for handle, _ in found], [url for _, url in found])
 
+    def _engine_name(self, index: int) -> str:
+        return f"{self._run_id}.engine-{index}"
+
     def _ensure_engine(self, index: int) -> tuple[Any, str]:
-        name = f"{self._run_id}.engine-{index}"
+        name = self._engine_name(index)
+        spec = engine_spec(self._config, index, device=self.device, log_dir=self.log_dir())
         handle = find(name)
         if handle is not None:
             try:
-                return handle, result(handle.check.remote(), _CONTROL_TIMEOUT, name).url
+                if result(handle.fits.remote(spec), _CONTROL_TIMEOUT, name):
+                    return handle, result(handle.info.remote(), _CONTROL_TIMEOUT, name).url
             except UserError:
-                kill(name)  # its server died, or hangs: a new one takes its place
+                pass  # its server died, or hangs
+            kill(name)
         timeout = self._config.run.engine_start_timeout
-        spec = engine_spec(self._config, index, device=self.device, log_dir=self.log_dir())
         gpus = self._config.cluster.rollout_num_gpus_per_engine if self.device == "cuda" else 0
-        handle, _ = get_or_start(
-            SGLangEngine, name, args=(spec,), num_gpus=gpus, timeout=timeout, detached=bool(self._standing)
-        )
+        handle, _ = get_or_start(SGLangEngine, name, args=(spec,), num_gpus=gpus, timeout=timeout)
         try:
             return handle, result(handle.start.remote(), timeout + 30, name).url
         except UserError:
@@ -164,11 +179,11 @@ class RayBackend:
         if self._standing is None:
             return
         for index in range(num_engines(self._config)):
-            handle = find(f"{self._run_id}.engine-{index}")
+            handle = find(self._engine_name(index))
             if handle is not None:
                 with contextlib.suppress(UserError, ActorDied):
                     result(handle.stop.remote(), _CONTROL_TIMEOUT, "an engine")
-                kill(f"{self._run_id}.engine-{index}")
+                kill(self._engine_name(index))
         for rank in range(trainer_world_size(self._config)):
             kill(f"{self._run_id}.trainer-rank-{rank}")
 

@@ -19,6 +19,7 @@ from data.errors import UserError
 from data.prompts import PromptDataset, load_prompts
 from data.store import RunStore
 from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options
+from relax_core.run.lock import DriverLock
 from relax_core.run.ports import Backend, EnginesPort, TrainerPort
 from relax_core.run.records import StageRecords, fingerprint
 from relax_core.run.recovery import History
@@ -62,7 +63,9 @@ class RunSession:
         self.id = run_id(config.run.run_dir)
         self.records = StageRecords(self.store)
         self.store.check_writable()
+        self._lock: DriverLock | None = None
         if training:
+            self._lock = DriverLock(self.store)
             self._keep_configuration(sources)
             self.total_steps = self._total_steps()
         self.redone: list[int] = []
@@ -71,8 +74,9 @@ class RunSession:
         self._engines: tuple[TrainerPort, EnginesPort] | None = None
 
     def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
-        old = self.store.read_bytes("config.yaml") if self.store.exists("config.yaml") else None
-        if old:
+        started = self.store.exists("steps") and self.store.exists("config.yaml")
+        if started:
+            old = self.store.read_bytes("config.yaml")
             run_file.refuse_other_configuration(run_file.load(old.decode())[0], self.config)
         self.store.write_bytes("config.yaml", run_file.dump(self.config, sources).encode())
 
@@ -229,7 +233,10 @@ class RunSession:
         return self.progress.note
 
     def close(self) -> None:
+        """End what this process owns, and let another driver in."""
         self.backend.close()
+        if self._lock is not None:
+            self._lock.release()
 
 
 def _digest(path: Path) -> str:

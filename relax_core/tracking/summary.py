@@ -35,14 +35,14 @@ def closing_summary(
     lines = ["", f"Run: {run}", *(f"  {line}" for line in steps)]
     if last_step is not None:
         rollout = f"{run}/steps/{last_step:06d}/rollout.parquet"
-        responses = f'import pandas; print(pandas.read_parquet("{rollout}")[["prompt", "response", "label"]])'
-        metrics = f'import pandas; print(pandas.read_json("{run}/metrics.jsonl", lines=True))'
-        sql = SCORES_SQL.format(run=run.replace("'", "''"))
+        quoted = run.replace("'", "''")
+        texts = f"SELECT prompt, response, label FROM '{rollout.replace(run, quoted)}'"
+        metrics = f"SELECT * FROM '{quoted}/metrics.jsonl' ORDER BY step"
         lines += [
             "Look at it",
-            f"  scores by step:  python -c {shlex.quote(f'import duckdb; print(duckdb.sql({sql!r}))')}",
-            f"  newest texts:    python -c {shlex.quote(responses)}",
-            f"  metrics:         python -c {shlex.quote(metrics)}",
+            f"  scores by step:  {_duckdb(SCORES_SQL.format(run=quoted))}",
+            f"  newest texts:    {_duckdb(texts)}",
+            f"  metrics:         {_duckdb(metrics)}",
         ]
     lines += [
         f"UI:       {ui}",
@@ -52,11 +52,16 @@ def closing_summary(
     return "\n".join(lines)
 
 
+def _duckdb(sql: str) -> str:
+    """A command of this environment that shows a query's result."""
+    return f"{shlex.quote(sys.executable)} -c {shlex.quote(f'import duckdb; print(duckdb.sql({sql!r}))')}"
+
+
 def resume_command(run: str, argv: Sequence[str] | None = None) -> str:
     """The command line that goes on with a run: the present one, with ``--run-dir`` where it was left out."""
     arguments = list(sys.argv if argv is None else argv)
     if not arguments or PurePath(arguments[0]).name != "relax":
-        return shlex.join(["relax", "train", "--run-dir", run])
+        return shlex.join(["relax", "train", "--config", f"{run}/config.yaml", "--run-dir", run])
     arguments[0] = "relax"
     if not any(argument.split("=", 1)[0] == "--run-dir" for argument in arguments):
         arguments += ["--run-dir", run]

@@ -185,7 +185,6 @@ def start_trainer(
     namespace: str = NAMESPACE,
     device: str = "cpu",
     timeout: float = 600.0,
-    detached: bool = True,
 ) -> Any:
     """Find the trainer or start it: actors ``<name>-rank-<r>``, joined and at version 0.
 
@@ -193,7 +192,6 @@ def start_trainer(
 
     Args:
         timeout: seconds that the start may take.
-        detached: the actors outlive this driver where the Ray head does.
 
     Returns:
         The handle of rank 0.
@@ -225,7 +223,6 @@ def start_trainer(
             env=env,
             num_gpus=1 if device == "cuda" else 0,
             timeout=timeout,
-            detached=detached,
         )
         return handle
 

@@ -87,12 +87,14 @@ STAGES = [
 ]
 
 
-@pytest.mark.parametrize("lose_engines", [False, True], ids=["engines survive", "engines die"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_before_or_after_any_stage_the_run_ends_the_same(
-    stage: str, lose_engines: bool, reference: Any, tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: Any
+    stage: str, reference: Any, tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: Any
 ) -> None:
-    """Killed in steps 1 and 3 (which checkpoint and evaluate): on entering the stage, and just after its work."""
+    """Killed in steps 1 and 3 (which checkpoint and evaluate): on entering the stage, and just after its work.
+
+    The engines live through the first kill and are lost with the second.
+    """
     from relax_core.tracking.progress import Progress
 
     settings = config(tmp_path / "run", tiny_model, sums)
@@ -117,22 +119,23 @@ def test_killed_before_or_after_any_stage_the_run_ends_the_same(
         return guarded()
 
     monkeypatch.setattr(Progress, "stage", stage_that_dies)
-    for _ in range(2):
-        with pytest.raises(Killed):
-            run_to_end(settings, backend)
-        if lose_engines:
-            backend.lose_all()
+    with pytest.raises(Killed):
+        run_to_end(settings, backend)
+    with pytest.raises(Killed):
+        run_to_end(settings, backend)
+    applied = list(backend.trainer.applied)
+    assert applied == reference[0].trainer.applied[: len(applied)], "an update was applied twice or lost"
+    backend.lose_all()
     assert not plan
     run_to_end(settings, backend)
 
     expected_backend, expected_store = reference
-    assert backend.trainer.weights == expected_backend.trainer.weights
-    if not lose_engines:
-        assert backend.trainer.applied == expected_backend.trainer.applied, "an update was applied twice or lost"
+    if backend.trainer.version:  # a run that was killed after its last manifest needs no trainer any more
+        assert backend.trainer.weights == expected_backend.trainer.weights
     store = RunStore(str(tmp_path / "run"))
     for step in range(STEPS):
-        for name in ("rollout", "reward", "batch"):
-            path = f"steps/{step:06d}/{name}.parquet"
+        for name in ("rollout.parquet", "reward.parquet", "batch.parquet", "train.json"):
+            path = f"steps/{step:06d}/{name}"
             assert store.read_bytes(path) == expected_store.read_bytes(path), path
     # A generation is repeated only where the kill was inside it: once on entering (nothing asked yet), once after.
     again = 1 if stage == "generate" else 0

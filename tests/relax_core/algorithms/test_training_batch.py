@@ -62,7 +62,7 @@ def config(samples: int) -> RelaxConfig:
 
 
 def test_rewards_are_matched_by_id_and_normalised_by_group() -> None:
-    """Group a: 1, 0 -> mean 0.5, unbiased std 0.70711 -> +-0.70711; group b: 0, 1. Rows interleaved, rewards shuffled."""
+    """Group a: 1, 0 -> mean 0.5, unbiased std 0.70711 -> +-0.70711; group b: 0, 1. Rewards in another order."""
     batch = training_batch(
         rollout(["a0", "b0", "a1", "b1"], ["a", "b", "a", "b"]),
         rewards({"b1": 1.0, "a1": 0.0, "b0": 0.0, "a0": 1.0}),
