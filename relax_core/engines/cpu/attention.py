@@ -73,7 +73,8 @@ def attend(
     longest = int(seq_lens.max())
     column = torch.arange(longest)
     valid = column.unsqueeze(0) < seq_lens.unsqueeze(1)  # [sequences, longest]
-    slots = req_to_token[req_pool_indices, :longest].masked_fill(~valid, 0)
+    slots = req_to_token[req_pool_indices, :longest]
+    slots = torch.where(valid, slots, slots[:, :1])  # padding reads a slot of its own sequence: finite, then masked
     sequences, heads, size = query.shape
     kv_heads = k_cache.shape[1]
     # The heads that share a key head become the rows of one query matrix: keys and values are not repeated.

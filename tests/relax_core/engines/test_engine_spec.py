@@ -1,0 +1,124 @@
+"""Arguments and environment of an engine from the configuration."""
+
+import json
+import pickle
+
+import pytest
+
+from relax_core.config.sections import RelaxConfig
+from relax_core.engines.spec import EngineSpec, engine_spec
+
+
+@pytest.fixture
+def config(tmp_path) -> RelaxConfig:
+    # 2 layers x 2 (keys, values) x 2 heads x 16 x 4 bytes = 512 bytes of KV cache a token
+    shape = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(shape | {"max_position_embeddings": 2048}))
+    made = RelaxConfig()
+    made.checkpoint.hf_checkpoint = str(tmp_path)
+    return made
+
+
+def options(spec: EngineSpec) -> dict[str, str]:
+    """Flag to value ("" for a flag without one)."""
+    found: dict[str, str] = {}
+    for word in spec.arguments:
+        if word.startswith("--"):
+            name = word
+            found[name] = ""
+        else:
+            found[name] = word
+    return found
+
+
+def test_on_a_cpu_seeds_are_honoured_and_nothing_of_cuda_is_asked_for(config):
+    flags = options(engine_spec(config, 0, "cpu", "logs"))
+    assert flags["--device"] == "cpu"
+    assert flags["--attention-backend"] == "torch_native"
+    assert flags["--sampling-backend"] == "pytorch"
+    assert flags["--dtype"] == "float32"
+    for flag in ("--disable-cuda-graph", "--disable-overlap-schedule", "--enable-deterministic-inference"):
+        assert flags[flag] == ""
+    assert "--disable-radix-cache" not in flags
+    assert "--tp-size" not in flags
+
+
+def test_reproducible_on_a_cpu_is_one_request_at_a_time_without_prefix_cache(config):
+    config.sglang.sglang_enable_deterministic_inference = True
+    config.sglang.sglang_max_running_requests = 32
+    flags = options(engine_spec(config, 0, "cpu", "logs"))
+    assert flags["--max-running-requests"] == "1"
+    assert flags["--disable-radix-cache"] == ""
+    assert flags["--chunked-prefill-size"] == "-1"
+
+
+def test_on_cuda_sglang_decides_what_was_not_set(config):
+    config.backend.bf16 = True
+    config.cluster.rollout_num_gpus_per_engine = 2
+    config.sglang.sglang_mem_fraction_static = 0.7
+    flags = options(engine_spec(config, 0, "cuda", "logs"))
+    assert flags["--dtype"] == "bfloat16"
+    assert flags["--tp-size"] == "2"
+    assert flags["--mem-fraction-static"] == "0.7"
+    assert not flags.keys() & {"--attention-backend", "--enable-deterministic-inference", "--disable-cuda-graph"}
+    config.sglang.sglang_enable_deterministic_inference = True
+    assert "--enable-deterministic-inference" in options(engine_spec(config, 0, "cuda", "logs"))
+
+
+def test_the_context_is_what_the_options_say_in_order(config):
+    def context() -> str | None:
+        return options(engine_spec(config, 0, "cpu", "logs")).get("--context-length")
+
+    assert context() is None  # the model's own
+    config.rollout.rollout_max_prompt_len = 100
+    config.rollout.rollout_max_response_len = 64
+    assert context() == "164"
+    config.eval.eval_max_response_len = 200
+    assert context() == "300"
+    config.rollout.rollout_max_context_len = 256
+    assert context() == "256"
+    config.sglang.sglang_context_length = 512
+    assert context() == "512"
+
+
+def test_the_cache_on_a_cpu_holds_all_running_requests_within_its_bound(config):
+    def tokens() -> int:
+        return int(options(engine_spec(config, 0, "cpu", "logs"))["--max-total-tokens"])
+
+    config.rollout.rollout_max_context_len = 256
+    assert tokens() == 64 * 256  # 64 is the default bound of running requests
+    config.sglang.sglang_server_concurrency = 8
+    assert tokens() == 8 * 256
+    config.sglang.sglang_max_running_requests = 10**6
+    assert tokens() == 2 * 1024**3 // 512  # two GiB / 512 bytes a token
+    config.rollout.rollout_max_context_len = 10**7
+    assert tokens() >= 10**7  # one full sequence always fits
+    config.sglang.sglang_max_total_tokens = 999
+    assert tokens() == 999
+
+
+def test_threads_follow_the_user_then_the_size_of_the_model(config, tmp_path, monkeypatch):
+    def threads() -> str:
+        return dict(engine_spec(config, 0, "cpu", "logs").environment)["OMP_NUM_THREADS"]
+
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert threads() == "1"  # hidden size 64
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 576}))
+    assert threads() == "8"
+    config.cluster.resource = {"actor": (1, 1), "rollout": (2, 1)}
+    assert threads() == "4"
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert threads() == "3"
+
+
+def test_each_engine_has_its_own_seed_and_log_and_can_be_sent_to_another_process(config):
+    first, second = (engine_spec(config, index, "cpu", "logs") for index in (0, 1))
+    assert options(first)["--random-seed"] != options(second)["--random-seed"]
+    assert (first.log_path, second.log_path) == ("logs/engine-0.log", "logs/engine-1.log")
+    assert pickle.loads(pickle.dumps(first)) == first == engine_spec(config, 0, "cpu", "logs")
+
+
+def test_a_model_that_cannot_be_read_is_left_to_sglang_to_complain_about(config, tmp_path):
+    (tmp_path / "config.json").write_text("no json")
+    assert "--max-total-tokens" in options(engine_spec(config, 0, "cpu", "logs"))
