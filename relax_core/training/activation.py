@@ -1,4 +1,4 @@
-"""The gated activation of the MLP, for Megatron's layer specification.
+"""The gated activation of the MLP.
 
 Guarantee: forward, the bits of ``silu(gate) * up``. Megatron's plain version reads and writes the widest tensor of a
 layer several times more (an offset of zero, a concatenation of two gradients) and keeps three copies for the backward
@@ -13,14 +13,7 @@ from torch import Tensor
 
 
 class SwiGLU(torch.nn.Module):
-    """``silu(gate) * up`` where the input is gate and up side by side: [..., 2 x ffn] to [..., ffn].
-
-    Args:
-        config: Megatron's TransformerConfig; without meaning here.
-    """
-
-    def __init__(self, config: Any = None) -> None:
-        super().__init__()
+    """``silu(gate) * up`` where the input is gate and up side by side: [..., 2 x ffn] to [..., ffn]."""
 
     def forward(self, gate_up: Tensor) -> Tensor:
         return _SwiGLU.apply(gate_up)  # type: ignore[no-any-return]

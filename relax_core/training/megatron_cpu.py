@@ -44,7 +44,8 @@ def _replace_device_calls() -> None:
     # Buffers, rotary tables and pipeline receives are made with device=torch.cuda.current_device().
     cuda.current_device = lambda: _CPU
     # Pipeline exchange and checkpoint writing wait for the device or empty its cache: nothing to do here.
-    for name in ("synchronize", "empty_cache"):
+    # Newer versions ask for the current stream before they reduce gradients, and use it with CUDA graphs only.
+    for name in ("synchronize", "empty_cache", "current_stream"):
         setattr(cuda, name, _nothing())
 
 

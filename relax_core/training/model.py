@@ -58,7 +58,7 @@ def transformer_config(shape: ModelShape, config: RelaxConfig) -> TransformerCon
         add_qkv_bias=shape.qkv_bias,
         gated_linear_unit=True,
         activation_func=torch.nn.functional.silu,
-        use_te_activation_func=True,  # take the activation from the layer specification: SwiGLU
+        use_te_activation_func=True,  # the activation is a module, and the whole of it: see PolicyModel
         attention_dropout=0.0,
         hidden_dropout=0.0,
         tensor_model_parallel_size=tensor,
@@ -107,6 +107,8 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
             share_embeddings_and_output_weights=shape.tie,
             position_embedding_type="none",  # the attention rotates: see Packing
         )
+        for layer in self.decoder.layers:  # here, because the specification names it in ways that differ by version
+            layer.mlp.activation_func = SwiGLU()
         self.shape = shape
         self.frequencies = inverse_frequencies(shape)
 
@@ -211,11 +213,10 @@ def hidden_rows(model: torch.nn.Module, hidden: Tensor, rows: Tensor) -> Tensor:
 
 
 def _layer_spec(shape: ModelShape, config: TransformerConfig) -> TransformerBlockSubmodules:
-    """Megatron's plain layers with our attention, activation and norm, for the layers of this pipeline stage."""
+    """Megatron's plain layers with our attention and norm, for the layers of this pipeline stage."""
     layer = copy.deepcopy(get_gpt_layer_local_spec(qk_layernorm=shape.qk_norm, normalization="RMSNorm"))
     parts = layer.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = RMSNorm
-    parts.mlp.submodules.activation_func = SwiGLU
     attention = parts.self_attention.submodules
     attention.core_attention = PackedAttention
     if shape.qk_norm:
