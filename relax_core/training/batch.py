@@ -74,6 +74,12 @@ class TrainingBatch:
         """R."""
         return int(self.response_offsets[-1])
 
+    def has_signal(self) -> NDArray[np.bool_]:
+        """[N] whether a token of the sample is trained on with an advantage that is not 0."""
+        tokens = (self.mask & (self.advantages != 0)).numpy()
+        counts = np.concatenate([[0], np.cumsum(tokens)])[self.response_offsets]
+        return np.diff(counts) > 0  # type: ignore[no-any-return]
+
     def micro_batch(self, samples: Sequence[int], device: torch.device) -> "MicroBatch":
         """The samples packed one behind the other; without samples a dummy of one token that nothing is scored of."""
         if not samples:

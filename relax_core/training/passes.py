@@ -35,11 +35,11 @@ class Passes:
         self._config, self._model, self._layout, self._device = config, model, layout, device
 
     @torch.no_grad()
-    def score(self, batch: TrainingBatch, micro_batches: Sequence[MicroBatches]) -> Tensor:
+    def score(self, batch: TrainingBatch, micro_batches: MicroBatches) -> Tensor:
         """Log-probability of every response token under the present weights.
 
         Args:
-            micro_batches: those of this rank, in any number of rounds (all ranks have the same numbers).
+            micro_batches: those of this rank.
 
         Returns:
             float32 [R] on the CPU, on every rank.
@@ -51,12 +51,17 @@ class Passes:
             log_probs[micro.flat] = values.cpu()
             return values.new_zeros(()), torch.zeros((), dtype=torch.int, device=hidden.device), None
 
-        for round_ in micro_batches:
-            self._run(batch, round_, loss, forward_only=True)
+        self._run(batch, micro_batches, loss, forward_only=True)
         return sum_over_ranks(log_probs.to(self._device)).cpu()
 
-    def gradient(self, batch: TrainingBatch, micro_batches: MicroBatches, step: StepLoss) -> dict[str, float]:
+    def gradient(
+        self, batch: TrainingBatch, learn: MicroBatches, watch: MicroBatches, step: StepLoss
+    ) -> dict[str, float]:
         """Forward and backward of one optimiser step; gradients are then in the model's buffers, reduced over ranks.
+
+        Args:
+            learn: this rank's micro-batches.
+            watch: further ones, of samples without a gradient: forward only, for the metrics.
 
         Returns:
             The sums of ``SUMS`` and ``largest_difference``, the same on every rank.
@@ -70,11 +75,15 @@ class Passes:
             value, parts, difference = step(log_probs, entropy, micro.flat)
             sums.add_(parts)
             torch.maximum(largest, difference, out=largest)
-            if not len(micro.rows):  # a dummy has no row that leads back to the model
+            if not len(micro.rows) and hidden.requires_grad:  # a dummy has no row that leads back to the model
                 value = value + hidden[:1].sum() * 0
             return value, torch.zeros((), dtype=torch.int, device=hidden.device), None
 
-        self._run(batch, micro_batches, loss, forward_only=False)
+        if learn:
+            self._run(batch, learn, loss, forward_only=False)
+        if watch:
+            with torch.no_grad():
+                self._run(batch, watch, loss, forward_only=True)
         totals = sum_over_ranks(sums).tolist()
         return {**dict(zip(SUMS, totals, strict=True)), "largest_difference": float(max_over_ranks(largest))}
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from data.errors import UserError
@@ -36,7 +37,7 @@ from relax_core.training.passes import Passes
 from relax_core.training.push import push
 from relax_core.training.reference import WeightCopy
 from relax_core.training.state import TrainResult, VersionGate
-from relax_core.training.updates import apply_updates, wrap
+from relax_core.training.updates import Work, apply_updates, wrap
 from relax_core.weights.export import load_hf, save_hf
 
 
@@ -198,17 +199,15 @@ class Trainer:
             clock, parts = _Clock(), self._parts
             with clock.phase("read"):
                 data = self._read(batch, store_url)
-                plans = self._plans(data, steps_per_rollout(self.config), scoring=False)
-            scores = self._scores(data, clock, updates=len(plans))
+                work = self._work(data)
+            scores = self._scores(data, clock, updates=len(work))
             with self._gate.updating() as update:
-                metrics = apply_updates(
-                    self.config, parts, data, plans, scores, self.layout.dp_rank, target, update, clock.phase
-                )
+                metrics = apply_updates(self.config, parts, data, work, scores, target, update, clock.phase)
                 result = TrainResult(
                     version=target,
                     batch_sha256=batch.sha256,
                     weights_id=weights_id,
-                    optimizer_step=self._gate.optimizer_step + len(plans),
+                    optimizer_step=self._gate.optimizer_step + len(work),
                     metrics=metrics,
                     tokens=len(data.tokens.values),
                     seconds=clock.seconds,
@@ -221,7 +220,7 @@ class Trainer:
         with self._doing("log_probs"):
             self._gate.require_clean()
             data = self._read(batch, store_url)
-            values = self._parts.passes.score(data, self._rounds(self._plans(data, 1, scoring=True)))
+            values = self._parts.passes.score(data, self._own(data, range(len(data)), scoring=True))
             return Ragged(values.numpy(), data.response_offsets)
 
     def _read(self, batch: TableRef, store_url: str) -> TrainingBatch:
@@ -229,29 +228,54 @@ class Trainer:
         assert read is not None
         return read
 
-    def _plans(self, data: TrainingBatch, updates: int, scoring: bool) -> list[UpdatePlan]:
+    def _work(self, data: TrainingBatch) -> list[Work]:
+        """This rank's part of each optimiser step.
+
+        A sample whose advantages are all 0 (a group of equal rewards) or that is masked has no gradient unless entropy
+        or KL are in the loss: it then goes through the model forward only, which is a third of the work.
+        """
+        updates, size = steps_per_rollout(self.config), self.config.batch.global_batch_size
+        if size and len(data) != updates * size:
+            raise UserError(
+                f"The batch has {len(data)} samples, not {updates} x --global-batch-size {size}.",
+                "Make --rollout-batch-size x --n-samples-per-prompt a multiple of --global-batch-size.",
+            )
+        only_signal = self.config.algorithm.entropy_coef == 0 and self._parts.reference is None
+        learns = data.has_signal() if only_signal else np.ones(len(data), dtype=bool)
+        work = []
+        for plan in self._plans(data, range(len(data)), updates):
+            learn, watch = ([i for i in plan.samples if learns[i] == kind] for kind in (True, False))
+            samples = (plan.samples[0], plan.samples[-1] + 1)
+            work.append(Work(samples, self._own(data, learn), self._own(data, watch, scoring=True)))
+        return work
+
+    def _own(self, data: TrainingBatch, samples: Sequence[int], scoring: bool = False) -> list[list[int]]:
+        """This rank's micro-batches of these samples; none, on all ranks, when there are no samples."""
+        if not samples:
+            return []
+        return self._plans(data, samples, 1, scoring)[0].micro_batches[self.layout.dp_rank]
+
+    def _plans(
+        self, data: TrainingBatch, samples: Sequence[int], updates: int, scoring: bool = False
+    ) -> list[UpdatePlan]:
         options = self.config.batch
         tokens = options.max_tokens_per_gpu if options.use_dynamic_batch_size else None
         if scoring and options.use_dynamic_batch_size:
             tokens = options.log_probs_max_tokens_per_gpu or tokens
         if options.use_dynamic_batch_size and tokens is None:
             raise UserError("--use-dynamic-batch-size needs --max-tokens-per-gpu.", "Give it.")
-        if not scoring and options.global_batch_size and len(data) != updates * options.global_batch_size:
-            raise UserError(
-                f"The batch has {len(data)} samples, not {updates} x --global-batch-size {options.global_batch_size}.",
-                "Make --rollout-batch-size x --n-samples-per-prompt a multiple of --global-batch-size.",
-            )
-        return plan_updates(
-            data.tokens.lengths,
+        plans = plan_updates(
+            data.tokens.lengths[list(samples)],
             dp_size=self.layout.dp_size,
             num_updates=updates,
             micro_batch_size=None if options.use_dynamic_batch_size else options.micro_batch_size,
             max_tokens=tokens,
             balance=options.balance_data,
         )
-
-    def _rounds(self, plans: Sequence[UpdatePlan]) -> list[list[list[int]]]:
-        return [plan.micro_batches[self.layout.dp_rank] for plan in plans]
+        return [
+            UpdatePlan([[[samples[i] for i in micro] for micro in rank] for rank in plan.micro_batches])
+            for plan in plans
+        ]
 
     def _scores(self, data: TrainingBatch, clock: _Clock, updates: int) -> Scores:
         """The passes without gradient that the options ask for."""
@@ -259,14 +283,14 @@ class Trainer:
         recompute = not algorithm.use_rollout_logprobs and updates > 1
         if not recompute and parts.reference is None:
             return Scores(old=data.rollout_log_probs if algorithm.use_rollout_logprobs else None)
-        rounds = self._rounds(self._plans(data, 1, scoring=True))
+        own = self._own(data, range(len(data)), scoring=True)
         trainer = reference = None
         if recompute:
             with clock.phase("old_log_probs"):
-                trainer = parts.passes.score(data, rounds)
+                trainer = parts.passes.score(data, own)
         if parts.reference is not None:
             with clock.phase("ref_log_probs"), parts.reference.in_place_of(parts.model):
-                reference = parts.passes.score(data, rounds)
+                reference = parts.passes.score(data, own)
         old = data.rollout_log_probs if algorithm.use_rollout_logprobs else trainer
         return Scores(old, reference, trainer)
 

@@ -7,11 +7,11 @@ scales them. A step whose loss or gradient is not finite is not applied.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from relax_core.batching.plan import UpdatePlan
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import TrainingBatch
 from relax_core.training.errors import NonFiniteUpdate
@@ -23,7 +23,23 @@ from relax_core.training.megatron import (
     finalize_model_grads,
 )
 from relax_core.training.optimizer import apply, gradient_norm
+from relax_core.training.passes import MicroBatches
 from relax_core.training.state import Update
+
+
+@dataclass(frozen=True)
+class Work:
+    """One rank's part of an optimiser step.
+
+    Args:
+        samples: first and last + 1 sample of the step, over all ranks.
+        learn: micro-batches with a gradient.
+        watch: micro-batches whose gradient is known to be zero: only their metrics are wanted.
+    """
+
+    samples: tuple[int, int]
+    learn: MicroBatches
+    watch: MicroBatches
 
 
 def wrap(config: RelaxConfig, megatron: TransformerConfig, policy: torch.nn.Module) -> torch.nn.Module:
@@ -46,9 +62,8 @@ def apply_updates(
     config: RelaxConfig,
     parts: Any,
     batch: TrainingBatch,
-    plans: Sequence[UpdatePlan],
+    work: Sequence[Work],
     scores: Scores,
-    dp_rank: int,
     target: int,
     update: Update,
     phase: Callable[[str], AbstractContextManager[None]],
@@ -57,7 +72,7 @@ def apply_updates(
 
     Args:
         parts: has ``model``, ``optimizer``, ``schedule`` and ``passes``.
-        plans: one for each optimiser step.
+        work: one for each optimiser step.
         target: version that they make, for the error's text.
         update: told when the first weight is about to change.
         phase: measures the time spent in a named phase.
@@ -71,13 +86,12 @@ def apply_updates(
     """
     rows: list[dict[str, float]] = []
     largest = 0.0
-    for number, plan in enumerate(plans):
-        samples = plan.samples
-        step = StepLoss(config, batch, scores, (samples[0], samples[-1] + 1), first=number == 0)
+    for number, part in enumerate(work):
+        step = StepLoss(config, batch, scores, part.samples, first=number == 0)
         with phase("forward_backward"):
             parts.model.zero_grad_buffer()
             parts.optimizer.zero_grad()
-            row = parts.passes.gradient(batch, plan.micro_batches[dp_rank], step)
+            row = parts.passes.gradient(batch, part.learn, part.watch, step)
         with phase("optimizer"):
             if not math.isfinite(row["loss"]):
                 raise NonFiniteUpdate(target, number, row["loss"], None)

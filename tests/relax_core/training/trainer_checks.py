@@ -264,6 +264,22 @@ def degenerate_batches(model: str, work: str) -> None:
     assert metrics["loss"] == 0.0
     assert metrics["grad_norm"] == 0.0
 
+    def half_zero(lengths: Any) -> Any:
+        rows = np.ones(lengths.sum(), np.float32)
+        rows[: lengths[: len(lengths) // 2].sum()] = 0
+        return rows
+
+    # Samples without a signal go forward only; a coefficient of next to nothing sends them through both passes.
+    half = make_batch(store, "half", advantages=half_zero)
+    shorter, longer = (
+        make_trainer(make_config(model, {**plain, "algorithm.entropy_coef": coefficient}))
+        for coefficient in (0.0, 1e-30)
+    )
+    left, right = (each.train(0, 1, half, store.url).metrics for each in (shorter, longer))
+    assert left == pytest.approx(right, rel=1e-5)
+    second = weights(longer)
+    assert all(torch.allclose(value, second[name], atol=1e-6) for name, value in weights(shorter).items())
+
     def first_masked(lengths: Any) -> Any:
         mask = np.ones(lengths.sum(), np.uint8)
         mask[: lengths[0]] = 0
