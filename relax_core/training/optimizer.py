@@ -18,6 +18,7 @@ from relax_core.training.megatron import (
     clip_grad_by_total_norm_fp32,
     get_megatron_optimizer,
 )
+from relax_core.training.work import steps_per_rollout
 
 
 def build_optimizer(config: RelaxConfig, model: torch.nn.Module) -> Any:
@@ -63,15 +64,6 @@ def follow_options(optimizer: Any, config: RelaxConfig) -> None:
         group["max_lr"], group["min_lr"] = options.lr, options.min_lr
         group["betas"], group["eps"] = (options.adam_beta1, options.adam_beta2), options.adam_eps
     _fuse(optimizer)
-
-
-def steps_per_rollout(config: RelaxConfig) -> int:
-    """Optimiser steps of a rollout step."""
-    batch, rollout = config.batch, config.rollout
-    if batch.num_steps_per_rollout is not None:
-        return batch.num_steps_per_rollout
-    samples = (rollout.rollout_batch_size or 0) * rollout.n_samples_per_prompt
-    return max(samples // batch.global_batch_size, 1) if batch.global_batch_size else 1
 
 
 def build_schedule(config: RelaxConfig, optimizer: Any) -> Any:

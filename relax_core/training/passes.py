@@ -4,7 +4,7 @@ Guarantee: sequences are packed without padding and logits exist for response to
 every rank calls them with its own micro-batches, of which all ranks have the same number.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,7 @@ from relax_core.training.distributed import Layout, max_over_ranks, sum_over_ran
 from relax_core.training.loss import SUMS, StepLoss
 from relax_core.training.megatron import get_forward_backward_func, mpu
 from relax_core.training.model import hidden_rows, lm_head_weight
-
-MicroBatches = Sequence[Sequence[int]]
-"""Sample numbers of each of this rank's micro-batches."""
+from relax_core.training.work import MicroBatches
 
 
 class Passes:

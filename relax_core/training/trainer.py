@@ -16,13 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from data.errors import UserError
 from data.ragged import Ragged
 from data.store import RunStore, TableRef
-from relax_core.batching.plan import UpdatePlan, plan_updates
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import COLUMNS, TrainingBatch
 from relax_core.training.checkpoint import Checkpointer
@@ -32,12 +30,13 @@ from relax_core.training.errors import VersionMismatch
 from relax_core.training.loss import Scores
 from relax_core.training.matmul_cpu import use_fastest_matmul
 from relax_core.training.model import ModelShape, build_policy, transformer_config
-from relax_core.training.optimizer import build_optimizer, build_schedule, follow_options, steps_per_rollout
+from relax_core.training.optimizer import build_optimizer, build_schedule, follow_options
 from relax_core.training.passes import Passes
 from relax_core.training.push import push
 from relax_core.training.reference import WeightCopy
 from relax_core.training.state import TrainResult, VersionGate
-from relax_core.training.updates import Work, apply_updates, wrap
+from relax_core.training.updates import apply_updates, wrap
+from relax_core.training.work import divide, own_micro_batches
 from relax_core.weights.export import load_hf, save_hf
 
 
@@ -199,7 +198,7 @@ class Trainer:
             clock, parts = _Clock(), self._parts
             with clock.phase("read"):
                 data = self._read(batch, store_url)
-                work = self._work(data)
+                work = divide(self.config, self.layout, data, parts.reference is not None)
             scores = self._scores(data, clock, updates=len(work))
             with self._gate.updating() as update:
                 metrics = apply_updates(self.config, parts, data, work, scores, target, update, clock.phase)
@@ -220,7 +219,9 @@ class Trainer:
         with self._doing("log_probs"):
             self._gate.require_clean()
             data = self._read(batch, store_url)
-            values = self._parts.passes.score(data, self._own(data, range(len(data)), scoring=True))
+            values = self._parts.passes.score(
+                data, own_micro_batches(self.config, self.layout, data, range(len(data)), scoring=True)
+            )
             return Ragged(values.numpy(), data.response_offsets)
 
     def _read(self, batch: TableRef, store_url: str) -> TrainingBatch:
@@ -228,62 +229,13 @@ class Trainer:
         assert read is not None
         return read
 
-    def _work(self, data: TrainingBatch) -> list[Work]:
-        """This rank's part of each optimiser step.
-
-        A sample whose advantages are all 0 (a group of equal rewards) or that is masked has no gradient unless entropy
-        or KL are in the loss: it then goes through the model forward only, which is a third of the work.
-        """
-        updates, size = steps_per_rollout(self.config), self.config.batch.global_batch_size
-        if size and len(data) != updates * size:
-            raise UserError(
-                f"The batch has {len(data)} samples, not {updates} x --global-batch-size {size}.",
-                "Make --rollout-batch-size x --n-samples-per-prompt a multiple of --global-batch-size.",
-            )
-        only_signal = self.config.algorithm.entropy_coef == 0 and self._parts.reference is None
-        learns = data.has_signal() if only_signal else np.ones(len(data), dtype=bool)
-        work = []
-        for plan in self._plans(data, range(len(data)), updates):
-            learn, watch = ([i for i in plan.samples if learns[i] == kind] for kind in (True, False))
-            samples = (plan.samples[0], plan.samples[-1] + 1)
-            work.append(Work(samples, self._own(data, learn), self._own(data, watch, scoring=True)))
-        return work
-
-    def _own(self, data: TrainingBatch, samples: Sequence[int], scoring: bool = False) -> list[list[int]]:
-        """This rank's micro-batches of these samples; none, on all ranks, when there are no samples."""
-        if not samples:
-            return []
-        return self._plans(data, samples, 1, scoring)[0].micro_batches[self.layout.dp_rank]
-
-    def _plans(
-        self, data: TrainingBatch, samples: Sequence[int], updates: int, scoring: bool = False
-    ) -> list[UpdatePlan]:
-        options = self.config.batch
-        tokens = options.max_tokens_per_gpu if options.use_dynamic_batch_size else None
-        if scoring and options.use_dynamic_batch_size:
-            tokens = options.log_probs_max_tokens_per_gpu or tokens
-        if options.use_dynamic_batch_size and tokens is None:
-            raise UserError("--use-dynamic-batch-size needs --max-tokens-per-gpu.", "Give it.")
-        plans = plan_updates(
-            data.tokens.lengths[list(samples)],
-            dp_size=self.layout.dp_size,
-            num_updates=updates,
-            micro_batch_size=None if options.use_dynamic_batch_size else options.micro_batch_size,
-            max_tokens=tokens,
-            balance=options.balance_data,
-        )
-        return [
-            UpdatePlan([[[samples[i] for i in micro] for micro in rank] for rank in plan.micro_batches])
-            for plan in plans
-        ]
-
     def _scores(self, data: TrainingBatch, clock: _Clock, updates: int) -> Scores:
         """The passes without gradient that the options ask for."""
         parts, algorithm = self._parts, self.config.algorithm
         recompute = not algorithm.use_rollout_logprobs and updates > 1
         if not recompute and parts.reference is None:
             return Scores(old=data.rollout_log_probs if algorithm.use_rollout_logprobs else None)
-        own = self._own(data, range(len(data)), scoring=True)
+        own = own_micro_batches(self.config, self.layout, data, range(len(data)), scoring=True)
         trainer = reference = None
         if recompute:
             with clock.phase("old_log_probs"):

@@ -7,7 +7,6 @@ scales them. A step whose loss or gradient is not finite is not applied.
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,23 +22,8 @@ from relax_core.training.megatron import (
     finalize_model_grads,
 )
 from relax_core.training.optimizer import apply, gradient_norm
-from relax_core.training.passes import MicroBatches
 from relax_core.training.state import Update
-
-
-@dataclass(frozen=True)
-class Work:
-    """One rank's part of an optimiser step.
-
-    Args:
-        samples: first and last + 1 sample of the step, over all ranks.
-        learn: micro-batches with a gradient.
-        watch: micro-batches whose gradient is known to be zero: only their metrics are wanted.
-    """
-
-    samples: tuple[int, int]
-    learn: MicroBatches
-    watch: MicroBatches
+from relax_core.training.work import Work
 
 
 def wrap(config: RelaxConfig, megatron: TransformerConfig, policy: torch.nn.Module) -> torch.nn.Module:

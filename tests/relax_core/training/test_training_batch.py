@@ -1,5 +1,7 @@
 """Micro-batches and the loss of an optimiser step, by hand."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 import torch
@@ -12,8 +14,17 @@ from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import TrainingBatch
 from relax_core.training.loss import SUMS, Scores, StepLoss
 from relax_core.training.reference import WeightCopy
+from relax_core.training.work import divide
 
 CPU = torch.device("cpu")
+
+
+@dataclass
+class Layout:
+    """A rank of data parallelism."""
+
+    dp_rank: int
+    dp_size: int = 2
 
 
 def ragged(rows: list[list[float]], dtype: type) -> Ragged:
@@ -156,3 +167,32 @@ def test_the_reference_takes_the_models_place_and_leaves_it() -> None:
         breaks()
     assert torch.equal(model.weight, own)
     assert model.weight.data_ptr() == pointer
+
+
+def test_samples_without_a_signal_are_only_watched() -> None:
+    batch = make([[1], [1], [0], [1]], [[1], [0], [1], [-1]], [[-1]] * 4)
+    config = RelaxConfig()
+    config.batch.num_steps_per_rollout, config.batch.micro_batch_size = 2, 4
+    works = [divide(config, place, batch, with_reference=False) for place in (Layout(0), Layout(1))]
+    assert [(work.samples, work.learn, work.watch) for work in works[0]] == [
+        ((0, 2), [[0]], [[1]]),
+        ((2, 4), [[3]], [[2]]),
+    ]
+    # the other rank has dummies, so that both make as many passes
+    assert [(work.samples, work.learn, work.watch) for work in works[1]] == [((0, 2), [[]], [[]]), ((2, 4), [[]], [[]])]
+
+
+@pytest.mark.parametrize(("entropy", "reference"), [(0.01, False), (0.0, True)])
+def test_entropy_or_kl_in_the_loss_gives_every_sample_a_gradient(entropy: float, reference: bool) -> None:
+    batch = make([[1], [1]], [[1], [0]], [[-1]] * 2)
+    config = RelaxConfig()
+    config.algorithm.entropy_coef, config.batch.micro_batch_size = entropy, 2
+    (work,) = divide(config, Layout(0, 1), batch, with_reference=reference)
+    assert (work.learn, work.watch) == ([[0, 1]], [])
+
+
+def test_a_batch_that_the_global_batch_size_does_not_divide_is_refused() -> None:
+    config = RelaxConfig()
+    config.batch.global_batch_size = 3
+    with pytest.raises(UserError, match="2 samples, not 1 x --global-batch-size 3"):
+        divide(config, Layout(0), make([[1], [1]], [[1], [0]], [[-1]] * 2), with_reference=False)
