@@ -159,9 +159,12 @@ def _cpu_values(config: RelaxConfig, values: dict[str, Any], shape: dict[str, An
 
 
 def _cpu_environment(config: RelaxConfig, shape: dict[str, Any]) -> dict[str, str]:
-    replicas = config.cluster.resource.get("rollout", (1, 1))[0]
-    share = 1 if shape.get("hidden_size", SMALL_MODEL_WIDTH) < SMALL_MODEL_WIDTH else (os.cpu_count() or 1) // replicas
-    return {
+    replicas, ranks = config.cluster.resource.get("rollout", (1, 1))[0], config.cluster.rollout_num_gpus_per_engine
+    cores = os.cpu_count() or 1
+    share = 1 if shape.get("hidden_size", SMALL_MODEL_WIDTH) < SMALL_MODEL_WIDTH else cores // (replicas * ranks)
+    # SGLang wants one set of cores for each rank as soon as there are more ranks than NUMA nodes.
+    binding = {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(r % cores) for r in range(ranks))} if ranks > 1 else {}
+    return binding | {
         "CUDA_VISIBLE_DEVICES": "",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, share)),
         # Threads that spin at a barrier take the core from the thread they wait for as soon as anything else runs

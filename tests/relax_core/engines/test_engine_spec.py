@@ -112,6 +112,18 @@ def test_threads_follow_the_user_then_the_size_of_the_model(config, tmp_path, mo
     assert threads() == "3"
 
 
+def test_ranks_of_an_engine_on_a_cpu_share_the_cores(config, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 576}))
+    config.cluster.rollout_num_gpus_per_engine = 2
+    spec = engine_spec(config, 0, "cpu", "logs")
+    assert options(spec)["--tp-size"] == "2"
+    environment = dict(spec.environment)
+    assert environment["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"  # an entry for each rank
+    assert environment["OMP_NUM_THREADS"] == "2"
+
+
 def test_each_engine_has_its_own_seed_and_log_and_can_be_sent_to_another_process(config):
     first, second = (engine_spec(config, index, "cpu", "logs") for index in (0, 1))
     assert options(first)["--random-seed"] != options(second)["--random-seed"]
