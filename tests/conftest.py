@@ -19,6 +19,9 @@ def relax_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     before = os.environ.get("RELAX_HOME")
     os.environ["RELAX_HOME"] = str(folder)
     yield folder
+    from relax_core.cluster import services
+
+    services.stop()
     if before is None:
         del os.environ["RELAX_HOME"]
     else:
@@ -45,7 +48,6 @@ def ray_head(relax_home: Path) -> Iterator[str]:
     service = services.start_ray()
     with connected():
         yield service.address
-    services.stop()
 
 
 @pytest.fixture(scope="session")

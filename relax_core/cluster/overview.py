@@ -1,10 +1,9 @@
 """What lives in the cluster, as lines of text.
 
-Guarantee: looking changes nothing, and an actor that does not answer within seconds is shown as such.
+Guarantee: looks only, changes nothing; an actor that does not answer within five seconds is shown as such.
 """
 
 import ray
-from ray.util.state import list_actors
 
 from data.errors import UserError
 from relax_core.cluster.actors import NAMESPACE
@@ -12,10 +11,11 @@ from relax_core.cluster.head import connected
 
 
 def actor_lines() -> list[str]:
-    """One line per live actor: name, state, process, and what it says of its weights."""
+    """One line per live actor: its name and what it says of its weights."""
     with connected():
-        rows = list_actors(filters=[("ray_namespace", "=", NAMESPACE), ("state", "=", "ALIVE")])
-        return [f"{row.name:48} {row.class_name:16} process {row.pid} {_says(row.name)}" for row in rows]
+        rows = ray.util.list_named_actors(all_namespaces=True)
+        names = sorted(row["name"] for row in rows if row["namespace"] == NAMESPACE)
+        return [f"{name:48} {_says(name)}" for name in names]
 
 
 def _says(name: str) -> str:
@@ -28,7 +28,5 @@ def _says(name: str) -> str:
     except (UserError, ValueError, ray.exceptions.RayError) as error:
         return f"does not answer ({type(error).__name__})"
     fields = answer if isinstance(answer, dict) else vars(answer)
-    shown = {
-        key: fields[key] for key in ("version", "weight_version", "busy_with", "url") if fields.get(key) is not None
-    }
-    return " ".join(f"{key}={value}" for key, value in shown.items())
+    shown = ("version", "weight_version", "busy_with", "pid", "url")
+    return " ".join(f"{key}={fields[key]}" for key in shown if fields.get(key) is not None)

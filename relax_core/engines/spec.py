@@ -142,6 +142,8 @@ def _cpu_values(config: RelaxConfig, values: dict[str, Any], shape: dict[str, An
         "disable_cuda_graph": True,
         "disable_overlap_schedule": True,
         "skip_server_warmup": True,
+        # An idle scheduler polls without a pause: seen, a third of a core taken from the trainer, or more.
+        "sleep_on_idle": True,
         "enable_deterministic_inference": True,  # what makes SGLang use the seeds
         "max_running_requests": running,
         # max_total_tokens decides here; SGLang's default for this fraction, made for GPUs, can be negative.

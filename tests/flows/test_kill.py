@@ -56,7 +56,8 @@ class Runner:
 
     def go(self, plan: str = "", timeout: float = 400) -> int:
         """Run a driver to its end; the exit code, negative for a signal."""
-        command = [sys.executable, str(DRIVER), str(self.settings), *([plan] if plan else [])]
+        # -P: the folder of tests would shadow packages of the project.
+        command = [sys.executable, "-P", str(DRIVER), str(self.settings), *([plan] if plan else [])]
         log = self.folder / f"{plan.replace(':', '-') or 'end'}.log"
         with log.open("w") as output:
             done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=timeout)
@@ -86,16 +87,16 @@ def standing(relax_home: Path) -> Iterator[None]:
 def engine_processes(folder: Path) -> list[psutil.Process]:
     """Actor processes of the run in this folder: found by name, ended by id."""
     import ray
-    from ray.util.state import list_actors
 
     from relax_core.cluster.head import connected
     from relax_core.run.session import run_id
 
     with connected():
-        assert ray.is_initialized()
         prefix = run_id(str(folder / "run"))
-        rows = list_actors(filters=[("state", "=", "ALIVE")])
-        return [psutil.Process(row.pid) for row in rows if row.name.startswith(prefix)]
+        names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
+        handles = [ray.get_actor(name, namespace="relax") for name in names if name.startswith(prefix)]
+        pids = ray.get([handle.__ray_call__.remote(lambda _: os.getpid()) for handle in handles], timeout=60)
+        return [psutil.Process(pid) for pid in pids]
 
 
 @pytest.fixture(scope="module")
