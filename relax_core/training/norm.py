@@ -42,8 +42,7 @@ class _RMSNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
         wide = x.float()
-        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = (norm.square_() / x.shape[-1] + epsilon).rsqrt()
+        scale = (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt()
         ctx.save_for_backward(x, weight, scale)
         return (wide * scale).mul_(weight).to(x.dtype)
 
