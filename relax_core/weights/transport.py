@@ -32,7 +32,7 @@ from torch.multiprocessing import reductions
 
 from data.errors import UserError
 from relax_core.engines.control import EngineControl
-from relax_core.engines.errors import EngineRefused
+from relax_core.engines.errors import EngineRefused, EngineUnavailable
 
 NamedTensors = Iterable[tuple[str, torch.Tensor]]
 T = TypeVar("T")
@@ -115,16 +115,18 @@ def check_equal(
 ) -> None:
     """Prove that the engines hold exactly these tensors (``--check-weight-update-equal``).
 
-    Each engine copies its weights, overwrites them with random numbers, receives all tensors anew and compares every
-    element of every parameter with the copy, bit by bit, in its own data type. That is SGLang's own check, the same on
-    a CPU and on CUDA; it costs a second push and, on the host, the memory of a second set of weights. What SGLang
-    derives itself (rotary tables) is not compared. Afterwards an engine that passed reports its former version.
+    Each engine copies its weights, overwrites them with random numbers (which the comparison must notice: a check that
+    cannot fail proves nothing), receives all tensors anew and compares every element of every parameter with the copy,
+    bit by bit, in its own data type. That is SGLang's own check, the same on a CPU and on CUDA; it costs a second push
+    and, on the host, the memory of a second set of weights. What SGLang derives itself (rotary tables) is not compared.
+    Afterwards an engine that passed reports its former version.
 
     Args:
         tensors: what was pushed.
         urls, bucket_bytes, tp_size: as for ``push_weights``.
 
     Raises:
+        EngineUnavailable: the engine's comparison does not work; its weights are random then, its version ``checking``.
         WeightsDiffer: naming the engine and its parameters that differ (SGLang's names: q, k and v are one tensor).
             It then reports the version ``unequal-...``, so that nobody generates with it unknowingly.
     """
@@ -133,6 +135,9 @@ def check_equal(
         _each(engines, lambda engine: _suspend(engine, "checking"))
         _each(engines, lambda engine: engine.check_weights("snapshot"))
         _each(engines, lambda engine: engine.check_weights("reset_tensors"))
+        for engine, problem in zip(engines, _each(engines, _compare), strict=True):
+            if not problem:  # random numbers passed as the weights
+                raise EngineUnavailable(f"{engine.name} cannot compare weights: its check finds no difference at all.")
         _load(tensors, engines, bucket_bytes, tp_size)
         problems = _each(engines, _compare)
         for engine, version, problem in zip(engines, versions, problems, strict=True):

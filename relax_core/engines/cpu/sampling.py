@@ -9,6 +9,7 @@ is made from one hashed uniform number a row, and the products are torch's own. 
 that do not depend on the batch at all take one request at a time (see ``relax_core.engines.spec``).
 """
 
+import sys
 from types import ModuleType
 
 import numpy as np
@@ -24,9 +25,23 @@ def replace(module: ModuleType, name: str, value: object) -> None:
 
 
 def allow_seeds(choices: ModuleType) -> None:
-    """Let SGLang's deterministic mode run with the torch_native attention and keep the prefix cache if it is wanted."""
-    choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES.append(ATTENTION)
-    choices.RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND.append(ATTENTION)
+    """Let SGLang's deterministic mode run with the torch_native attention and keep the prefix cache if it is wanted.
+
+    Args:
+        choices: where the lists of backends are; 0.5.17 has them in its ``server_args``, later ones import them there.
+    """
+    for backends in (
+        choices.DETERMINISTIC_ATTENTION_BACKEND_CHOICES,
+        choices.RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND,
+    ):
+        if ATTENTION not in backends:
+            backends.append(ATTENTION)
+
+
+def allow_seeds_here(server_args: ModuleType) -> None:
+    """``allow_seeds`` where SGLang has no module of choices, which ``server_args`` would have imported by now."""
+    if "sglang.srt.arg_groups.choices" not in sys.modules:
+        allow_seeds(server_args)
 
 
 def no_batch_invariant_kernels(module: ModuleType) -> None:

@@ -55,9 +55,11 @@ def install() -> None:
         _AfterImport(
             {
                 "sglang.srt.arg_groups.choices": sampling.allow_seeds,
+                "sglang.srt.server_args": sampling.allow_seeds_here,
                 "sglang.srt.batch_invariant_ops": sampling.no_batch_invariant_kernels,
                 "sglang.srt.layers.sampler": sampling.replace_seeded_sampling,
                 "sglang.srt.layers.attention.torch_native_backend": attention.batch_decode,
+                "sglang.srt.utils.weight_checker": weights.snapshot_by_copy,
                 "sglang.srt.utils.weight_checker_comparator": weights.compare_in_place,
             }
         ),

@@ -18,3 +18,18 @@ def compare_in_place(comparator: ModuleType) -> None:
             yield part, None
 
     raw.iter_chunks = iter_chunks
+
+
+def snapshot_by_copy(checker: ModuleType) -> None:
+    """Older versions take a snapshot by moving weights to the CPU, which there is no copy: the weights themselves."""
+    cls = checker.WeightChecker
+    take = cls._snapshot
+
+    def snapshot(self):  # type: ignore[no-untyped-def]
+        take(self)
+        live = {tensor.data_ptr() for _, tensor in self._model_state()}
+        for name, tensor in self._snapshot_tensors.items():
+            if tensor.data_ptr() in live:
+                self._snapshot_tensors[name] = tensor.clone()
+
+    cls._snapshot = snapshot

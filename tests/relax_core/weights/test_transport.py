@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from data.errors import UserError
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
 from relax_core.weights import transport
-from relax_core.weights.transport import buckets, push_weights, stale_engines
+from relax_core.weights.transport import buckets, check_equal, push_weights, stale_engines
 
 
 class FakeEngine:
@@ -175,6 +175,13 @@ def test_the_sharing_strategy_of_the_process_is_left_alone(engines):
     before = torch.multiprocessing.get_sharing_strategy()
     push_weights(tensors().items(), [engines[0].url], 3, 10**6)
     assert torch.multiprocessing.get_sharing_strategy() == before
+
+
+def test_a_comparison_that_cannot_fail_proves_nothing(engines):
+    # This engine says yes to everything, also when its weights are random numbers.
+    with pytest.raises(EngineUnavailable, match="finds no difference"):
+        check_equal(tensors().items(), [engines[0].url])
+    assert engines[0].version == "checking"
 
 
 @given(sizes=st.lists(st.integers(0, 50)), limit=st.integers(1, 400))
