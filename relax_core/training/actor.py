@@ -248,7 +248,9 @@ def _end(name: str, namespace: str) -> None:
 def _environment(world: int, one_node: bool) -> dict[str, str]:
     """Of every rank: a share of the cores, and collectives over loopback where all ranks are on one machine."""
     threads = str(max(1, (os.cpu_count() or 1) // world))
-    env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), "NCCL_CUMEM_ENABLE": "0"}
+    # Passive: threads that spin while they wait take the cores from the engine and from each other.
+    env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), "OMP_WAIT_POLICY": "passive"}
+    env["NCCL_CUMEM_ENABLE"] = "0"
     if one_node:
         env["GLOO_SOCKET_IFNAME"] = "lo"
     return env

@@ -69,14 +69,15 @@ def test_the_context_is_what_the_options_say_in_order(config):
     def context() -> str | None:
         return options(engine_spec(config, 0, "cpu", "logs")).get("--context-length")
 
+    # Two tokens more than asked: SGLang keeps them to itself.
     assert context() is None  # the model's own
     config.rollout.rollout_max_prompt_len = 100
     config.rollout.rollout_max_response_len = 64
-    assert context() == "164"
+    assert context() == "166"
     config.eval.eval_max_response_len = 200
-    assert context() == "300"
+    assert context() == "302"
     config.rollout.rollout_max_context_len = 256
-    assert context() == "256"
+    assert context() == "258"
     config.sglang.sglang_context_length = 512
     assert context() == "512"
 
@@ -86,12 +87,12 @@ def test_the_cache_on_a_cpu_holds_all_running_requests_within_its_bound(config):
         return int(options(engine_spec(config, 0, "cpu", "logs"))["--max-total-tokens"])
 
     config.rollout.rollout_max_context_len = 256
-    assert tokens() == 64 * 256  # 64 is the default bound of running requests
+    assert tokens() == 64 * 258  # 64 is the default bound of running requests
     config.sglang.sglang_server_concurrency = 8
-    assert tokens() == 8 * 256
+    assert tokens() == 8 * 258
     config.sglang.sglang_max_running_requests = 10**6
     assert tokens() == 2 * 1024**3 // 512  # two GiB / 512 bytes a token
-    config.rollout.rollout_max_context_len = 10**7
+    config.sglang.sglang_context_length = 10**7
     assert tokens() >= 10**7  # one full sequence always fits
     config.sglang.sglang_max_total_tokens = 999
     assert tokens() == 999
