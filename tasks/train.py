@@ -6,11 +6,10 @@ killed driver's call went on with another batch) is first brought to the base ve
 
 from typing import Any
 
-from relax_core.training.errors import VersionMismatch
-
 from relax_core.run.records import StageRecord
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
+from relax_core.training.errors import VersionMismatch
 from tasks.stage import stage
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from relax_core.training.errors import VersionMismatch
 
-from data.store import TableRef
+from data.store import RunStore, TableRef
+from relax_core.training.errors import VersionMismatch
 
 
 def digest(*parts: Any) -> str:
@@ -119,16 +119,15 @@ class FakeTrainer:
         return self.result
 
     def save(self, url: str, iteration: int) -> dict[str, Any]:
-        folder = Path(url) / f"iter_{iteration:07d}"
-        folder.mkdir(parents=True, exist_ok=True)
+        store, folder = RunStore(url), f"iter_{iteration:07d}"
         state = {"version": self.version, "weights": self.weights, "last": self.last, "weights_id": self.weights_id}
-        (folder / "fake.json").write_text(json.dumps(state))
+        store.write_json(f"{folder}/fake.json", state)
         marker = {"iteration": iteration, "weights_id": self.weights_id, "files": {}}
-        (folder / "relax_state.json").write_text(json.dumps(marker))
+        store.write_json(f"{folder}/relax_state.json", marker)
         return {}
 
     def load(self, url: str, iteration: int) -> None:
-        state = json.loads((Path(url) / f"iter_{iteration:07d}" / "fake.json").read_text())
+        state = RunStore(url).read_json(f"iter_{iteration:07d}/fake.json")
         self.version, self.weights = state["version"], state["weights"]
         self.last, self.weights_id = state["last"], state["weights_id"]
         self.result = {}

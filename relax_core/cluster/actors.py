@@ -5,6 +5,7 @@ within ``timeout`` that says why (it could not be placed, and what the cluster h
 too long). It never returns a handle of a dead actor.
 """
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,11 +79,18 @@ def get_or_start(
         num_gpus=num_gpus,
         max_concurrency=max_concurrency,
         max_restarts=0,
-        runtime_env={"env_vars": dict(env)} if env else None,
+        runtime_env={"env_vars": {**_storage_environment(), **dict(env or {})}},
     )
     handle = remote.remote(*args, **dict(kwargs or {}))
     _wait_until_ready(handle, name, num_cpus, num_gpus, timeout, namespace)
     return handle, True
+
+
+def _storage_environment() -> dict[str, str]:
+    """How this process reaches storage: a standing head has the environment of whoever started it, not ours."""
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(("AWS_", "FSSPEC_", "GOOGLE_", "AZURE_"))
+    }
 
 
 def _wait_until_ready(handle: Any, name: str, num_cpus: float, num_gpus: float, timeout: float, namespace: str) -> None:

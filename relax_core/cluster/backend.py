@@ -100,6 +100,12 @@ class RayBackend:
 
     def _connect(self) -> None:
         if self._standing is None:
+            run_dir = str(self._config.run.run_dir)
+            if run_dir.startswith("memory:"):
+                raise UserError(
+                    f"--run-dir {run_dir}: memory is seen by one process only, and the trainer is another one.",
+                    "Give a folder, or the URL of an object store.",
+                )
             self._standing = self._stack.enter_context(connected(self._config.run.ray_address))
 
     def ensure_rollout(self) -> RayEngines:

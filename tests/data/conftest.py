@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,34 +17,6 @@ from data.store import RunStore
 
 settings.register_profile("no-deadline", deadline=None)  # the first example pays for imports, on a machine under load
 settings.load_profile("no-deadline")
-
-
-@pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    """An S3 server in this process with the bucket ``runs``; fsspec and s3fs find it through the environment."""
-    server_module = pytest.importorskip("moto.moto_server.threaded_moto_server")
-    pytest.importorskip("s3fs")
-    import boto3
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # not a line per request
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
-    environment = {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "testing",
-        "AWS_SECRET_ACCESS_KEY": "testing",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for key, value in environment.items():
-            patch.setenv(key, value)
-        for key in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "ALL_PROXY", "all_proxy", "AWS_PROFILE"):
-            patch.delenv(key, raising=False)
-        boto3.client("s3").create_bucket(Bucket="runs")
-        yield endpoint
-    server.stop()
 
 
 @pytest.fixture(params=["local", "file", "memory", "s3"])

@@ -181,3 +181,71 @@ def test_a_changed_reward_scores_and_learns_again_but_never_generates_again(
     assert backend.engine.generate_calls == calls
     # Step 2 was learnt with the old reward inside the trainer: it is taken back (checkpoint of step 1) and learnt anew.
     assert [version for version, _ in backend.trainer.applied] == [1, 2, 3, 3]
+
+
+def test_a_run_on_s3_is_the_same_run(
+    tmp_path: Path, reference: Any, s3_endpoint: str, tiny_model: Path, sums: Path, monkeypatch: Any
+) -> None:
+    """Killed in step 2 after its checkpoint, gone on with by another machine: nothing but the bucket is shared."""
+    from relax_core.tracking.progress import Progress
+
+    settings = config(tmp_path, tiny_model, sums)
+    settings.run.run_dir = "s3://runs/whole-run"
+    real = Progress.stage
+
+    def die_in_commit(self: Progress, step: int, name: str) -> Any:
+        if (step, name) == (2, "commit"):
+            raise Killed
+        return real(self, step, name)
+
+    monkeypatch.setattr(Progress, "stage", die_in_commit)
+    with pytest.raises(Killed):
+        run_to_end(settings, FakeBackend())
+    monkeypatch.setattr(Progress, "stage", real)
+    other = FakeBackend()
+    run_to_end(settings, other)
+    expected_backend, expected_store = reference
+    assert other.trainer.weights == expected_backend.trainer.weights
+    assert [version for version, _ in other.trainer.applied] == [3, 4]  # step 1's checkpoint, then 2 again and 3
+    store = RunStore("s3://runs/whole-run")
+    for step in range(STEPS):
+        path = f"steps/{step:06d}/batch.parquet"
+        assert store.read_bytes(path) == expected_store.read_bytes(path)
+
+
+def test_a_second_driver_is_told_who_drives_the_run(tmp_path: Path, tiny_model: Path, sums: Path) -> None:
+    import socket
+    import subprocess
+    import sys
+
+    import psutil
+
+    from data.errors import UserError
+
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    holder = {"host": socket.gethostname(), "pid": other.pid, "created": psutil.Process(other.pid).create_time()}
+    RunStore(str(tmp_path / "run")).write_json("driver.json", holder)
+    with pytest.raises(UserError, match=f"Process {other.pid} drives the run"):
+        run_to_end(config(tmp_path / "run", tiny_model, sums), FakeBackend())
+    other.kill()
+    other.wait()
+    settings = config(tmp_path / "run", tiny_model, sums)
+    settings.rollout.num_rollout = 1
+    settings.eval.eval_interval = None
+    run_to_end(settings, FakeBackend())
+    assert not RunStore(str(tmp_path / "run")).exists("driver.json")
+
+
+def test_a_mistake_in_the_data_can_be_corrected_in_the_same_run_directory(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    from data.errors import UserError
+
+    settings = config(tmp_path / "run", tiny_model, sums)
+    settings.data.input_key = "question"
+    with pytest.raises(UserError, match="question"):
+        run_to_end(settings, FakeBackend())
+    settings = config(tmp_path / "run", tiny_model, sums)
+    settings.rollout.num_rollout = 1
+    settings.eval.eval_interval = None
+    run_to_end(settings, FakeBackend())

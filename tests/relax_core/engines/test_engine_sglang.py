@@ -162,8 +162,12 @@ def test_a_retracted_request_goes_on_after_the_pause(sglang_engine):
 
 
 def test_a_request_that_cannot_fit_is_refused_with_the_reason(sglang_engine):
-    with pytest.raises(EngineRefused, match="1024"):
-        asyncio.run(EngineClient(sglang_engine.url).generate(np.ones(2000, dtype=np.int32), GREEDY))
+    async def run() -> None:
+        async with EngineClient(sglang_engine.url) as client:
+            await client.generate(np.ones(2000, dtype=np.int32), GREEDY)
+
+    with pytest.raises(EngineRefused, match="longer than the model's context length"):
+        asyncio.run(run())
 
 
 def test_a_push_makes_the_engine_the_other_model(sglang_engine):
