@@ -22,13 +22,13 @@ from relax_core.run.session import RunSession
 @task(name="ensure_engines", cache_policy=NO_CACHE, persist_result=False)
 def engines_at(run: RunSession, version: int) -> EnginesPort:
     """Engines with the weights of a version; version 0 needs no trainer."""
-    if version == 0:
+    if version == 0 and run.config.checkpoint.load is None:
         engines = run.ensure_rollout()
         engines.abort_all()
         return engines
     run.ensure()
     bring_trainer_to(version, run.trainer, run.history, run.progress.note)
-    run.trainer.push_weights(version, run.engines.urls)
+    run.trainer.push_weights(version, run.engines.urls, run.history.weights_id(version))
     return run.engines
 
 

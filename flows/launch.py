@@ -58,12 +58,13 @@ def open_run(
     if name in _OPEN:
         yield _OPEN[name]
         return
-    backend = backend or _ray_backend(config, name)
-    run = _OPEN[name] = RunSession(config, sources or {}, backend, Progress(), training)
+    given = backend
+    factory = _ray_backend if given is None else lambda config, name: given
+    run = _OPEN[name] = RunSession(config, sources or {}, factory, Progress(), training)
     try:
         yield run
         if training and run.next_step() >= run.total_steps:
-            backend.release()
+            run.backend.release()
     finally:
         del _OPEN[name]
         run.close()

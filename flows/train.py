@@ -34,7 +34,7 @@ def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     run.begin_step()
     ensure_engines(run, step)
     done = {}
-    if step == 0 and run.evaluates_before_training:
+    if run.evaluates_before(step):
         done["evaluate_before"] = evaluate_before(run, step)
     done["generate"] = rollout = generate(run, step)
     done["reward"] = rewards = reward(run, step, rollout)
@@ -97,4 +97,4 @@ def train(
             }
         run.check_prompts()
         with tags(run.id):
-            return train_flow(config, dict(sources))
+            return train_flow.with_options(flow_run_name=run.id)(config, dict(sources))

@@ -1,12 +1,14 @@
 """Engines in line with the run directory. Never cached: a record says nothing about a process that died since.
 
-Guarantee: afterwards the trainer holds the weights that the run's records lead to, and, if this step still has to
-generate, the engines hold the step's base version; nothing that a former driver left running in the engines is still
-running.
+Guarantee: afterwards trainer and engines live; if this step still has to generate (or to evaluate the first weights),
+both have the step's base version, and nothing that a former driver left running in the engines is still running.
+Later stages bring the trainer to their own version themselves, once the files that this needs are there again.
 """
 
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
+from tasks.evaluate import evaluate_before
+from tasks.generate import generate
 from tasks.stage import action
 
 
@@ -14,15 +16,15 @@ from tasks.stage import action
 def ensure_engines(run: RunSession, step: int) -> None:
     """Start what is missing and reconcile versions."""
     run.ensure()
-    trained = run.records.last(step, "train") is not None
-    generated = run.records.last(step, "generate") is not None
-    at = int(run.trainer.status()["version"])
-    # A killed driver's update may have finished inside the trainer before its record was written: compare-and-swap
-    # in the train stage recognises it. Only when this step has to generate must the trainer be at its base.
-    finished_unrecorded = not trained and generated and at == step + 1
-    if not finished_unrecorded:
-        run.redone += bring_trainer_to(step + 1 if trained else step, run.trainer, run.history, run.progress.note)
-    if not generated:
+    if _needs_base(run, step):
+        run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
         run.engines.abort_all()
-        run.trainer.push_weights(step, run.engines.urls)
+        run.trainer.push_weights(step, run.engines.urls, run.history.weights_id(step))
     run.engines.check()
+
+
+def _needs_base(run: RunSession, step: int) -> bool:
+    """Whether a stage of this step that is still to run asks the engines with the weights before the update."""
+    if generate.known(run, step) is None:
+        return True
+    return run.evaluates_before(step) and evaluate_before.known(run, step) is None

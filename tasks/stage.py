@@ -14,7 +14,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, State
 
-from relax_core.config import Stage
+from relax_core.config import Stage as StageOptions
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 
@@ -22,46 +22,58 @@ Work = Callable[..., StageRecord]
 Identity = Callable[[RunSession, int], dict[str, Any]]
 
 
-def stage(name: str, identity: Identity | None = None, options: Stage | None = None) -> Callable[[Work], Work]:
-    """Make ``work(run, step, key, *inputs) -> StageRecord`` a stage ``(run, step, *inputs) -> StageRecord``.
+class Stage:
+    """A stage: call it with the run, the step and the records of earlier stages, whose tables are its inputs."""
 
-    The inputs are records of earlier stages; the content of their tables is part of the identity.
+    def __init__(self, name: str, work: Work, identity: Identity | None, options: str | None) -> None:
+        self.name, self.work, self.__doc__ = name, work, work.__doc__
+        self._identity, self._options = identity, cast(StageOptions, options or name)
+
+        def body(run: RunSession, step: int, inputs: tuple[StageRecord, ...]) -> StageRecord | State:
+            return self._find_or_do(run, step, inputs)
+
+        self._task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)
+
+    def __call__(self, run: RunSession, step: int, *inputs: StageRecord) -> StageRecord:
+        outcome = self._task(run, step, inputs)
+        return outcome.result() if isinstance(outcome, State) else outcome
+
+    def known(self, run: RunSession, step: int, *inputs: StageRecord) -> StageRecord | None:
+        """The record of this very stage if it is finished."""
+        return run.records.find(step, self.name, self._key(run, step, inputs))
+
+    def _key(self, run: RunSession, step: int, inputs: tuple[StageRecord, ...]) -> str:
+        content: dict[str, Any] = {name: ref.sha256 for record in inputs for name, ref in record.tables.items()}
+        if self._identity is not None:
+            content |= self._identity(run, step)
+        return run.stage_key(self._options, step, content)
+
+    def _find_or_do(self, run: RunSession, step: int, inputs: tuple[StageRecord, ...]) -> StageRecord | State:
+        known = self.known(run, step, *inputs)
+        if known is not None:
+            run.progress.reused(step, self.name)
+            return Completed(name="Cached", message="finished before; taken from the run directory", data=known)
+        key = self._key(run, step, inputs)
+        started = time.perf_counter()
+        with run.progress.stage(step, self.name):
+            record = self.work(run, step, key, *inputs)
+        run.seconds[self.name] = time.perf_counter() - started
+        record = StageRecord(self.name, key, record.tables, record.values, run.seconds[self.name])
+        run.records.write(step, record)
+        return record
+
+
+def stage(name: str, identity: Identity | None = None, options: str | None = None) -> Callable[[Work], Stage]:
+    """Make ``work(run, step, key, *inputs) -> StageRecord`` a ``Stage``.
+
+    The content of the inputs' tables is part of the identity.
 
     Args:
         name: name of the stage and of its task in Prefect.
         identity: what else decides the output (weights, prompts, the source of a user's function).
         options: the stage in ``relax_core.config.stages`` whose options decide the output; by default ``name``.
     """
-
-    def decorate(work: Work) -> Work:
-        def body(run: RunSession, step: int, inputs: tuple[StageRecord, ...]) -> StageRecord | State:
-            content: dict[str, Any] = {n: r.sha256 for record in inputs for n, r in record.tables.items()}
-            key = run.stage_key(
-                options or cast(Stage, name), step, {**content, **(identity(run, step) if identity else {})}
-            )
-            known = run.records.find(step, name, key)
-            if known is not None:
-                run.progress.reused(step, name)
-                return Completed(name="Cached", message="finished before; taken from the run directory", data=known)
-            with run.progress.stage(step, name):
-                started = time.perf_counter()
-                record = work(run, step, key, *inputs)
-                run.seconds[name] = time.perf_counter() - started
-                record = StageRecord(name, key, record.tables, record.values, run.seconds[name])
-            run.records.write(step, record)
-            return record
-
-        run_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)
-
-        def call(run: RunSession, step: int, *inputs: StageRecord) -> StageRecord:
-            return _value(run_task(run, step, inputs))
-
-        call.__name__ = call.__qualname__ = name
-        call.__doc__ = work.__doc__
-        call.work = work  # type: ignore[attr-defined]  # the function itself, for tests without Prefect
-        return call
-
-    return decorate
+    return lambda work: Stage(name, work, identity, options)
 
 
 def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -78,15 +90,10 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         run_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)
 
         def call(run: RunSession, step: int, *inputs: Any) -> Any:
-            return _value(run_task(run, step, inputs))
+            return run_task(run, step, inputs)
 
         call.__name__ = call.__qualname__ = name
         call.__doc__ = work.__doc__
-        call.work = work  # type: ignore[attr-defined]
         return call
 
     return decorate
-
-
-def _value(outcome: Any) -> Any:
-    return outcome.result() if isinstance(outcome, State) else outcome

@@ -9,7 +9,7 @@ from typing import Any
 from relax_core.run.records import StageRecord
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
-from relax_core.training.errors import VersionMismatch
+from relax_core.training.errors import DirtyTrainer, VersionMismatch
 from tasks.stage import stage
 
 
@@ -23,10 +23,15 @@ def train(run: RunSession, step: int, key: str, batch: StageRecord) -> StageReco
     arguments = (step, step + 1, batch.table, run.store.url, key)
     try:
         result = run.trainer.train(*arguments)
-    except VersionMismatch as mismatch:
-        run.progress.note(str(mismatch))
+    except (VersionMismatch, DirtyTrainer) as refusal:
+        run.progress.note(refusal.problem)
         run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
         result = run.trainer.train(*arguments)
     run.store.write_json(run.store.step_path(step, "train.json"), dict(result))
-    values = {"metrics": result["metrics"], "optimizer_step": result["optimizer_step"], "version": step + 1}
+    values = {
+        "version": step + 1,
+        "optimizer_step": result["optimizer_step"],
+        "batch_sha256": batch.table.sha256,
+        "metrics": result["metrics"],
+    }
     return StageRecord("train", key, {}, values)

@@ -17,4 +17,4 @@ def weight_sync(run: RunSession, step: int, update: StageRecord) -> dict[str, An
     version = int(update.values["version"])
     run.ensure()
     run.redone += bring_trainer_to(version, run.trainer, run.history, run.progress.note)
-    return dict(run.trainer.push_weights(version, run.engines.urls))
+    return dict(run.trainer.push_weights(version, run.engines.urls, run.history.weights_id(version)))

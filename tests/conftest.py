@@ -19,10 +19,13 @@ def relax_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("relax-home")
     before = os.environ.get("RELAX_HOME")
     os.environ["RELAX_HOME"] = str(folder)
+    os.environ["PREFECT_HOME"] = str(folder / "prefect")
+    (folder / "prefect").mkdir()
     yield folder
     from relax_core.cluster import services
 
     services.stop()
+    del os.environ["PREFECT_HOME"]
     if before is None:
         del os.environ["RELAX_HOME"]
     else:

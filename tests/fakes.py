@@ -15,6 +15,7 @@ from aiohttp import web
 
 from data.store import RunStore, TableRef
 from relax_core.training.errors import VersionMismatch
+from relax_core.weights.label import version_of, weight_label
 
 
 def digest(*parts: Any) -> str:
@@ -25,7 +26,7 @@ class FakeEngine:
     """One engine in a thread of this process. ``generate_calls`` counts requests."""
 
     def __init__(self, vocabulary: int = 200) -> None:
-        self.version, self.weights, self.vocabulary = 0, "start", vocabulary
+        self.label, self.weights, self.vocabulary = "default", "start", vocabulary
         self.generate_calls = 0
         self.events: list[str] = []
         self.url = ""
@@ -60,7 +61,7 @@ class FakeEngine:
             "prompt_tokens": len(body["input_ids"]),
             "completion_tokens": length,
             "cached_tokens": 0,
-            "weight_version": str(self.version),
+            "weight_version": self.label,
             "output_token_logprobs": [[-0.5 - (token % 7) / 10, token, None] for token in ids],
         }
         return web.json_response({"text": "", "output_ids": ids, "meta_info": meta})
@@ -78,7 +79,7 @@ class FakeEngines:
         self.urls = [engine.url]
 
     def versions(self) -> list[int | None]:
-        return [self.engine.version]
+        return [version_of(self.engine.label)]
 
     def abort_all(self) -> None:
         self.engine.events.append("abort_all")
@@ -132,11 +133,12 @@ class FakeTrainer:
         self.last, self.weights_id = state["last"], state["weights_id"]
         self.result = {}
 
-    def push_weights(self, version: int, urls: list[str]) -> dict[str, Any]:
-        if version != self.version:
+    def push_weights(self, version: int, urls: list[str], weights_id: str) -> dict[str, Any]:
+        if version != self.version or self.weights_id not in (None, weights_id):
             raise VersionMismatch(version, self.version)
-        self.engine.events.append(f"push {version}")
-        self.engine.version, self.engine.weights = self.version, self.weights
+        if self.engine.label != (label := weight_label(version, weights_id)):
+            self.engine.events.append(f"push {version}")
+            self.engine.label, self.engine.weights = label, self.weights
         return {"seconds": 0.0}
 
     def export_hf(self, folder: str) -> None:
@@ -155,12 +157,12 @@ class FakeBackend:
         self.ensured += 1
         return self.trainer, FakeEngines(self.engine)
 
-    def ensure_rollout(self) -> FakeEngines:
+    def ensure_rollout(self, weights_id: str) -> FakeEngines:
         return FakeEngines(self.engine)
 
     def lose_all(self) -> None:
         applied = self.trainer.applied
-        self.engine.version, self.engine.weights = 0, "start"
+        self.engine.label, self.engine.weights = "default", "start"
         self.trainer = FakeTrainer(self.engine)
         self.trainer.applied = applied
 

@@ -31,6 +31,12 @@ def find(name: str, namespace: str = NAMESPACE) -> Any | None:
     return handle
 
 
+def named(prefix: str, namespace: str = NAMESPACE) -> list[str]:
+    """Names of the live actors that begin with ``prefix``."""
+    rows = ray.util.list_named_actors(all_namespaces=True)
+    return sorted(row["name"] for row in rows if row["namespace"] == namespace and row["name"].startswith(prefix))
+
+
 def kill(name: str, namespace: str = NAMESPACE, timeout: float = 30.0) -> None:
     """End an actor by name and wait until the name is free; nothing happens when there is none."""
     deadline = time.monotonic() + timeout

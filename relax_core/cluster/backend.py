@@ -15,14 +15,15 @@ import ray
 from data.errors import UserError
 from data.store import RunStore, TableRef
 from relax_core.cluster import services
-from relax_core.cluster.actors import ActorDied, find, get_or_start, kill, result
-from relax_core.cluster.head import connected
+from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
+from relax_core.cluster.head import connected, standing_address
 from relax_core.config import RelaxConfig
-from relax_core.config.derived import num_engines, trainer_world_size
+from relax_core.config.derived import num_engines
 from relax_core.engines.actor import SGLangEngine
 from relax_core.engines.control import EngineControl
 from relax_core.engines.spec import Device, engine_spec
 from relax_core.training.actor import start_trainer
+from relax_core.weights.label import weight_label
 
 _CONTROL_TIMEOUT = 60.0
 
@@ -55,8 +56,8 @@ class RayTrainer:
     def load(self, url: str, iteration: int) -> None:
         self._call("load", url, iteration)
 
-    def push_weights(self, version: int, urls: Sequence[str]) -> Mapping[str, Any]:
-        return dict(self._call("push_weights", version, list(urls)))
+    def push_weights(self, version: int, urls: Sequence[str], weights_id: str) -> Mapping[str, Any]:
+        return dict(self._call("push_weights", version, list(urls), weights_id))
 
     def export_hf(self, folder: str) -> None:
         self._call("export_hf", folder)
@@ -108,17 +109,17 @@ class RayBackend:
                 )
             self._standing = self._stack.enter_context(connected(self._config.run.ray_address))
 
-    def ensure_rollout(self) -> RayEngines:
-        """Engines with the weights of ``--hf-checkpoint``: version 0."""
+    def ensure_rollout(self, weights_id: str) -> RayEngines:
         self._connect()
+        label = weight_label(0, weights_id)
         for index, url in enumerate(self._ensure_engines().urls):
             with EngineControl(url) as control:
-                if control.weight_version() not in ("0", FRESH):
+                if control.weight_version() not in (label, FRESH):
                     kill(self._engine_name(index))  # it holds other weights
         engines = self._ensure_engines()
         for url in engines.urls:
             with EngineControl(url) as control:
-                control.set_weight_version("0")
+                control.set_weight_version(label)
         return engines
 
     def ensure(self) -> tuple[RayTrainer, RayEngines]:
@@ -146,6 +147,10 @@ class RayBackend:
 
     def _ensure_engines(self) -> RayEngines:
         count = num_engines(self._config)
+        wanted = {self._engine_name(index) for index in range(count)}
+        for name in named(f"{self._run_id}.engine-"):
+            if name not in wanted:
+                kill(name)  # of a time when the run had more engines
         with ThreadPoolExecutor(count) as pool:
             found = list(pool.map(self._ensure_engine, range(count)))
         return RayEngines([handle for handle, _ in found], [url for _, url in found])
@@ -183,15 +188,15 @@ class RayBackend:
     def release(self) -> None:
         """End the run's actors, also under a standing head: a finished run needs none."""
         if self._standing is None:
-            return
-        for index in range(num_engines(self._config)):
-            handle = find(self._engine_name(index))
-            if handle is not None:
-                with contextlib.suppress(UserError, ActorDied):
-                    result(handle.stop.remote(), _CONTROL_TIMEOUT, "an engine")
-                kill(self._engine_name(index))
-        for rank in range(trainer_world_size(self._config)):
-            kill(f"{self._run_id}.trainer-rank-{rank}")
+            if standing_address(self._config.run.ray_address) is None:
+                return  # nothing can be there
+            self._connect()
+        for name in named(f"{self._run_id}."):
+            if ".engine-" in name:
+                with contextlib.suppress(UserError, ValueError):
+                    handle = ray.get_actor(name, namespace=NAMESPACE)
+                    result(handle.stop.remote(), _CONTROL_TIMEOUT, name)
+            kill(name)
 
     def close(self) -> None:
         if self._standing is False:

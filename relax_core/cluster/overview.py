@@ -6,16 +6,14 @@ Guarantee: looks only, changes nothing; an actor that does not answer within fiv
 import ray
 
 from data.errors import UserError
-from relax_core.cluster.actors import NAMESPACE
+from relax_core.cluster.actors import NAMESPACE, named
 from relax_core.cluster.head import connected
 
 
 def actor_lines() -> list[str]:
     """One line per live actor: its name and what it says of its weights."""
     with connected():
-        rows = ray.util.list_named_actors(all_namespaces=True)
-        names = sorted(row["name"] for row in rows if row["namespace"] == NAMESPACE)
-        return [f"{name:48} {_says(name)}" for name in names]
+        return [f"{name:48} {_says(name)}" for name in named("")]
 
 
 def _says(name: str) -> str:

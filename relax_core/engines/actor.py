@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from relax_core.engines.control import EngineControl
 from relax_core.engines.process import EngineProcess
 from relax_core.engines.spec import EngineSpec
+from relax_core.weights.label import version_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class SGLangEngine:
             self._process.url,
             self._process.pid or 0,
             str(server.get("version", "")),
-            int(version) if version.isdecimal() else None,
+            version_of(version),
             self.spec.log_path,
         )
 

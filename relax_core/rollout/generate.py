@@ -22,6 +22,7 @@ from relax_core.engines.client import EngineClient
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
 from relax_core.rollout.requests import SampleRequest
 from relax_core.rollout.sampling import Sampling, response_budget
+from relax_core.weights.label import version_of
 
 ProgressCallback: TypeAlias = Callable[[int, int, int], None]
 """Called with (finished requests, all requests, response tokens so far)."""
@@ -194,14 +195,14 @@ def _generated(request: SampleRequest, completion: Completion) -> Generated:
 def _versions(completion: Completion, request: SampleRequest) -> tuple[int, ...]:
     if not len(completion.output_ids):
         return ()  # made by no weights, e.g. aborted while it was queued
-    try:
-        return tuple(int(version) for version in completion.weight_versions)
-    except ValueError:
+    versions = [version_of(label) for label in completion.weight_versions]
+    if None in versions:
         raise UserError(
             f"The engine answered sample {request.sample_id} with the weight versions "
             f"{', '.join(map(repr, completion.weight_versions))}, which are no numbers.",
             "Weights must come from this run: let it sync them, or start the engine with --weight-version 0.",
-        ) from None
+        )
+    return tuple(version for version in versions if version is not None)
 
 
 @dataclass(eq=False)

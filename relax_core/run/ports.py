@@ -32,7 +32,7 @@ class TrainerPort(Protocol):
     def load(self, url: str, iteration: int) -> None:
         """Become what was saved as ``iteration``."""
 
-    def push_weights(self, version: int, urls: Sequence[str]) -> Mapping[str, Any]:
+    def push_weights(self, version: int, urls: Sequence[str], weights_id: str) -> Mapping[str, Any]:
         """Bring the engines to ``version``, which must be the trainer's own; engines that have it are left alone."""
 
     def export_hf(self, folder: str) -> None:
@@ -62,8 +62,8 @@ class Backend(Protocol):
     def ensure(self) -> tuple[TrainerPort, EnginesPort]:
         """Live trainer and engines; what is missing or dead is started anew."""
 
-    def ensure_rollout(self) -> EnginesPort:
-        """Live engines alone, for weights that need no trainer."""
+    def ensure_rollout(self, weights_id: str) -> EnginesPort:
+        """Live engines alone, with the weights of ``--hf-checkpoint``: version 0, called ``weights_id``."""
 
     def release(self) -> None:
         """End the run's engines, also standing ones: a finished run needs none."""

@@ -100,6 +100,12 @@ def train_recorded(step: int, trainer: TrainerPort, history: History) -> None:
             f"The batch of step {step} is missing from {history.store.url} and no checkpoint covers it.",
             "Restore the file, or start a new run directory.",
         )
+    update = history.records.last(step, "train")
+    if update is not None and update.values.get("batch_sha256") != batch.table.sha256:
+        raise UserError(
+            f"The batch of step {step} in {history.store.url} is not the one that its recorded update was made from.",
+            "Restore batch.parquet and its record in steps/, or start a new run directory.",
+        )
     trainer.train(step, step + 1, batch.table, history.store.url, history.weights_id(step + 1))
 
 

@@ -18,13 +18,17 @@ from data.cursor import Cursor
 from data.errors import UserError
 from data.prompts import PromptDataset, load_prompts
 from data.store import RunStore
-from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options
+from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options, with_options
 from relax_core.run.lock import DriverLock
 from relax_core.run.ports import Backend, EnginesPort, TrainerPort
 from relax_core.run.records import StageRecords, fingerprint
 from relax_core.run.recovery import History
+from relax_core.training.checkpoint_index import MARKER, complete_iterations, folder_name, iteration_of, newest_complete
 
 log = logging.getLogger(__name__)
+
+
+BackendFactory = Callable[[RelaxConfig, str], Backend]
 
 
 def run_id(url: str) -> str:
@@ -41,7 +45,7 @@ class RunSession:
     Args:
         config: resolved and validated configuration with ``run.run_dir`` set.
         sources: origin of each option, written to ``config.yaml``.
-        backend: how engines are found or started.
+        make_backend: makes the way to engines from the final configuration and the run's name.
         progress: what is told of the stages (see ``relax_core.tracking.progress``).
         training: False for a look at a run: its ``config.yaml`` stays as it is.
     """
@@ -50,24 +54,27 @@ class RunSession:
         self,
         config: RelaxConfig,
         sources: Mapping[str, Source],
-        backend: Backend,
+        make_backend: BackendFactory,
         progress: Any,
         training: bool = True,
     ) -> None:
         if config.run.run_dir is None:
             raise UserError("--run-dir is not set.", "Name a folder or an fsspec URL.")
         self.config = config
-        self.backend = backend
+        self._make_backend = make_backend
+        self._backend: Backend | None = None
         self.progress = progress
         self.store = RunStore(config.run.run_dir)
         self.id = run_id(config.run.run_dir)
         self.records = StageRecords(self.store)
         self.store.check_writable()
-        self._lock: DriverLock | None = None
+        self._lock = DriverLock(self.store)
         if training:
-            self._lock = DriverLock(self.store)
             self._keep_configuration(sources)
+            self._pin_load()
             self.total_steps = self._total_steps()
+            # The schedule of the learning rate, inside the trainer, needs the length of the run.
+            self.config = with_options(self.config, {"num_rollout": self.total_steps})
         self.redone: list[int] = []
         self.seconds: dict[str, float] = {}
         self._step_started = 0.0
@@ -75,6 +82,10 @@ class RunSession:
 
     def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
         started = self.store.exists("steps") and self.store.exists("config.yaml")
+        if self.store.exists("steps") and not started:
+            log.warning(
+                "%s has steps but no config.yaml: whether they fit these options is not checked", self.store.url
+            )
         if started:
             old = self.store.read_bytes("config.yaml")
             run_file.refuse_other_configuration(run_file.load(old.decode())[0], self.config)
@@ -128,11 +139,11 @@ class RunSession:
         """Read all prompts now, so that a bad row is an error before an engine starts."""
         _ = self.prompts, self.evaluation_sets
 
-    @property
-    def evaluates_before_training(self) -> bool:
-        """Whether the first weights are scored."""
+    def evaluates_before(self, step: int) -> bool:
+        """Whether the weights before ``step`` are scored: the first ones, unless that is switched off."""
         options = self.config.eval
-        return bool(options.eval_interval and self.evaluation_sets and not options.skip_eval_before_train)
+        wanted = step == 0 and bool(options.eval_interval) and not options.skip_eval_before_train
+        return wanted and bool(self.evaluation_sets)
 
     # Where the run is
 
@@ -150,9 +161,15 @@ class RunSession:
         return steps
 
     def next_step(self) -> int:
-        """First step without a manifest."""
-        last = self.store.last_complete_step()
-        return 0 if last is None else last + 1
+        """First step that is not finished. Steps that a checkpoint covers need no tables any more, only manifests."""
+        covered = -1
+        for iteration, weights_id in complete_iterations(self.checkpoint_url):
+            manifest = self.store.read_manifest(iteration)
+            if manifest is not None and manifest["weights"]["id"] == weights_id:
+                covered = iteration
+                break
+        last = self.store.last_complete_step(first=covered + 1)
+        return (covered if last is None else last) + 1
 
     def cursor(self, step: int) -> Cursor:
         """Where the prompts of ``step`` begin."""
@@ -173,9 +190,29 @@ class RunSession:
     def checkpoint_url(self) -> str:
         return self.config.checkpoint.save or self.store.uri("checkpoints")
 
+    def _pin_load(self) -> None:
+        """A Megatron ``--load`` may get newer checkpoints while this run goes on: it keeps the one it began with."""
+        load = self.config.checkpoint.load
+        if load is None or iteration_of(load) is not None or (Path(load) / "config.json").is_file():
+            return
+        start = self.store.read_json("start.json")
+        if not isinstance(start, dict) or start.get("load") != load:
+            iteration = newest_complete(load)
+            if iteration is None:
+                raise UserError(
+                    f"--load {load} holds neither a model (config.json) nor a complete checkpoint (iter_*).",
+                    "Give a Hugging Face folder or a checkpoint folder.",
+                )
+            start = {"load": load, "iteration": iteration}
+            self.store.write_json("start.json", start)
+        pinned = f"{load.rstrip('/')}/{folder_name(int(start['iteration']))}"
+        self.config = with_options(self.config, {"load": pinned})
+
     def _start_id(self) -> str:
         """Identity of the first weights: names, sizes and shapes, not the whole content (gigabytes) nor times."""
         folder = Path(self.config.checkpoint.load or str(self.config.checkpoint.hf_checkpoint))
+        if iteration_of(str(folder)) is not None:
+            return fingerprint({"checkpoint": _digest(folder / MARKER), "config": folder.name})
         files = sorted((f.name, f.stat().st_size) for f in folder.glob("*.safetensors"))
         return fingerprint({"files": files, "config": _digest(folder / "config.json")})
 
@@ -211,8 +248,15 @@ class RunSession:
         self._engines = self.backend.ensure()
 
     def ensure_rollout(self) -> EnginesPort:
-        """Live engines without a trainer."""
-        return self.backend.ensure_rollout()
+        """Live engines with the first weights, without a trainer."""
+        return self.backend.ensure_rollout(self.history.weights_id(0))
+
+    @property
+    def backend(self) -> Backend:
+        """Where engines come from; made when first needed."""
+        if self._backend is None:
+            self._backend = self._make_backend(self.config, self.id)
+        return self._backend
 
     @property
     def trainer(self) -> TrainerPort:
@@ -234,9 +278,9 @@ class RunSession:
 
     def close(self) -> None:
         """End what this process owns, and let another driver in."""
-        self.backend.close()
-        if self._lock is not None:
-            self._lock.release()
+        if self._backend is not None:
+            self._backend.close()
+        self._lock.release()
 
 
 def _digest(path: Path) -> str:

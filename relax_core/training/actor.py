@@ -21,7 +21,7 @@ import ray
 
 from data.errors import UserError
 from data.store import TableRef
-from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, result
+from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
 from relax_core.config.derived import trainer_world_size
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.errors import DirtyTrainer, StaleDriver
@@ -117,9 +117,9 @@ class TrainerActor:
         """See ``Trainer.load``."""
         self._lead(epoch, "load", url, iteration)
 
-    def push_weights(self, epoch: int, version: int, urls: list[str]) -> dict[str, Any]:
+    def push_weights(self, epoch: int, version: int, urls: list[str], weights_id: str = "") -> dict[str, Any]:
         """See ``Trainer.push_weights``."""
-        return dict(self._lead(epoch, "push_weights", version, urls))
+        return dict(self._lead(epoch, "push_weights", version, urls, weights_id))
 
     def export_hf(self, epoch: int, folder: str) -> None:
         """See ``Trainer.export_hf``."""
@@ -239,10 +239,8 @@ def start_trainer(
 
 def _end(name: str, namespace: str) -> None:
     """End all ranks of a group, also those of a former, larger one."""
-    prefix = f"{name}-rank-"
-    for actor in ray.util.list_named_actors(all_namespaces=True):
-        if actor["namespace"] == namespace and actor["name"].startswith(prefix):
-            kill(actor["name"], namespace)
+    for actor in named(f"{name}-rank-", namespace):
+        kill(actor, namespace)
 
 
 def _environment(world: int, one_node: bool) -> dict[str, str]:

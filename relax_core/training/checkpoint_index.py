@@ -27,6 +27,12 @@ def folder_name(iteration: int) -> str:
     return f"iter_{iteration:07d}"
 
 
+def iteration_of(url: str) -> int | None:
+    """The iteration that a URL like ``.../iter_0000012`` names, or None."""
+    match = _NAME.fullmatch(url.rstrip("/").rsplit("/", 1)[-1])
+    return int(match[1]) if match else None
+
+
 def iterations(store: FileStore) -> list[int]:
     """Iterations that have a folder, complete or not, newest first."""
     matches = (_NAME.fullmatch(name) for name in store.ls())
@@ -50,8 +56,12 @@ def read_marker(store: FileStore, iteration: int) -> tuple[dict[str, Any] | None
 
 
 def complete_iterations(url: str) -> list[tuple[int, str | None]]:
-    """Complete checkpoints, newest first, each with the caller's name for its weights (``weights_id``)."""
-    return [(iteration, marker.get("weights_id")) for iteration, marker in complete_markers(FileStore(url))]
+    """Complete checkpoints that a run can resume from (with the optimiser's state), newest first.
+
+    Each with the caller's name for its weights (``weights_id``).
+    """
+    markers = complete_markers(FileStore(url))
+    return [(iteration, marker.get("weights_id")) for iteration, marker in markers if marker.get("optimizer", True)]
 
 
 def newest_complete(url: str, at_most: int | None = None) -> int | None:

@@ -17,8 +17,8 @@ from relax_core.weights.export import iter_hf
 from relax_core.weights.transport import PushReport, check_equal, push_weights, stale_engines
 
 
-def push(config: RelaxConfig, model: torch.nn.Module, version: int, urls: Sequence[str]) -> dict[str, Any]:
-    """Bring the engines to ``version``; global rank 0 sends. Engines that have it are left alone.
+def push(config: RelaxConfig, model: torch.nn.Module, version: str, urls: Sequence[str]) -> dict[str, Any]:
+    """Bring the engines to ``version``, a label; global rank 0 sends. Engines that have it are left alone.
 
     With ``--check-weight-update-equal`` the engines that were updated then prove that their weights are these.
 

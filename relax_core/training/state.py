@@ -69,11 +69,17 @@ class VersionGate:
         if self.dirty:
             raise DirtyTrainer(self.dirty)
 
-    def require(self, version: int) -> None:
-        """Raises ``VersionMismatch`` unless the weights are those of ``version``, ``DirtyTrainer`` if of none."""
+    def require(self, version: int, weights_id: str = "") -> None:
+        """Raises ``VersionMismatch`` unless the weights are those of ``version``, ``DirtyTrainer`` if of none.
+
+        Args:
+            weights_id: what the caller calls them; empty, or version 0, which no update made: not compared.
+        """
         self.require_clean()
         if self.version != version:
             raise VersionMismatch(version, self.version)
+        if weights_id and self.last is not None and self.last.weights_id != weights_id:
+            raise VersionMismatch(version, self.version, "they were made from another batch or other options")
 
     def find(self, base: int, target: int, batch_sha256: str, weights_id: str) -> TrainResult | None:
         """The stored result when this very update has been made, None when it is to be made now.

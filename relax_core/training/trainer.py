@@ -24,7 +24,7 @@ from data.store import RunStore, TableRef
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import COLUMNS, TrainingBatch
 from relax_core.training.checkpoint import Checkpointer
-from relax_core.training.checkpoint_index import newest_complete
+from relax_core.training.checkpoint_index import iteration_of, newest_complete
 from relax_core.training.distributed import Layout, join, seed_all, together
 from relax_core.training.errors import VersionMismatch
 from relax_core.training.loss import Scores
@@ -38,6 +38,7 @@ from relax_core.training.state import TrainResult, VersionGate
 from relax_core.training.updates import apply_updates, wrap
 from relax_core.training.work import divide, own_micro_batches
 from relax_core.weights.export import load_hf, save_hf
+from relax_core.weights.label import weight_label
 
 
 @dataclass
@@ -113,6 +114,8 @@ class Trainer:
             raise UserError("--hf-checkpoint is not set.", "Give the Hugging Face folder of the model.")
         start = options.load or folder
         saved = None if (Path(start) / "config.json").is_file() else newest_complete(start)
+        if (pinned := iteration_of(start)) is not None:
+            start, saved = start.rstrip("/").rsplit("/", 1)[0], pinned
         if saved is None and start != folder and "://" in start:
             raise UserError(f"--load {start} holds no complete checkpoint.", "Give a checkpoint or a model folder.")
         layout = self.layout
@@ -288,15 +291,18 @@ class Trainer:
             self._checkpoint = f"{url.rstrip('/')}/iter_{iteration:07d}"
             self._gate.reset(marker["version"], marker["optimizer_step"], TrainResult.from_json(marker["last"]))
 
-    def push_weights(self, version: int, urls: Sequence[str]) -> dict[str, Any]:
+    def push_weights(self, version: int, urls: Sequence[str], weights_id: str = "") -> dict[str, Any]:
         """Bring the engines at ``urls`` to ``version``. Collective; global rank 0 sends.
+
+        Args:
+            weights_id: the caller's name for these weights; engines keep it beside the version.
 
         Raises:
             VersionMismatch, DirtyTrainer: the weights are not those of ``version``; nothing was sent.
         """
         with self._doing("push_weights"):
-            self._gate.require(version)
-            return push(self.config, self.model, version, urls)
+            self._gate.require(version, weights_id)
+            return push(self.config, self.model, weight_label(version, weights_id), urls)
 
     def export_hf(self, folder: str) -> None:
         """Write the weights as a Hugging Face folder. Collective."""

@@ -69,7 +69,7 @@ class PushReport:
     engines: dict[str, float]
 
 
-def stale_engines(urls: Sequence[str], version: int) -> list[str]:
+def stale_engines(urls: Sequence[str], version: int | str) -> list[str]:
     """The engines that do not hold ``version``: those that ``push_weights`` would update.
 
     A trainer of several ranks asks first: they make the tensors together, so all must know whether any are wanted.
@@ -80,7 +80,7 @@ def stale_engines(urls: Sequence[str], version: int) -> list[str]:
 
 
 def push_weights(
-    tensors: NamedTensors, urls: Sequence[str], version: int, bucket_bytes: int, tp_size: int = 1
+    tensors: NamedTensors, urls: Sequence[str], version: int | str, bucket_bytes: int, tp_size: int = 1
 ) -> PushReport:
     """Bring the engines to ``version``.
 
@@ -88,7 +88,7 @@ def push_weights(
         tensors: Hugging Face names and whole tensors, on one device; read lazily, a bucket at a time, and not at all
             when every engine has the version.
         urls: the engines.
-        version: policy version, >= 0.
+        version: policy version, or its label (``relax_core.weights.label``).
         bucket_bytes: size of a bucket (``--update-weight-buffer-size``); a larger tensor has a bucket of its own.
         tp_size: tensor-parallel size of the engines.
 
@@ -104,8 +104,9 @@ def push_weights(
         with _engines(stale) as engines:
             _each(engines, lambda engine: _suspend(engine, f"updating-{version}"))
             total, count, seconds = _load(tensors, engines, bucket_bytes, tp_size)
-            _each(engines, lambda engine: engine.set_weight_version(str(version)))
+            # The version comes last: an engine that has it is ready, and is left alone for ever.
             _each(engines, EngineControl.resume)
+            _each(engines, lambda engine: engine.set_weight_version(str(version)))
             spent |= dict(zip(stale, seconds, strict=True))
     return PushReport(time.perf_counter() - start, total, count, spent)
 
@@ -140,6 +141,8 @@ def check_equal(
                 raise EngineUnavailable(f"{engine.name} cannot compare weights: its check finds no difference at all.")
         _load(tensors, engines, bucket_bytes, tp_size)
         problems = _each(engines, _compare)
+        if not any(problems):
+            _each(engines, EngineControl.resume)  # before the version, as in a push
         for engine, version, problem in zip(engines, versions, problems, strict=True):
             engine.set_weight_version(f"unequal-{version}" if problem else version)
         if any(problems):
@@ -151,7 +154,6 @@ def check_equal(
                     f"{engine.name}: {problem}" for engine, problem in zip(engines, problems, strict=True) if problem
                 ),
             )
-        _each(engines, EngineControl.resume)
 
 
 def buckets(tensors: NamedTensors, bucket_bytes: int) -> Iterator[list[tuple[str, torch.Tensor]]]:

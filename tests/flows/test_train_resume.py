@@ -5,6 +5,8 @@ every prompt, response, reward and advantage before it, since each update hashes
 batch.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -153,34 +155,107 @@ def test_a_finished_run_says_so_and_starts_no_engine(reference: Any, tiny_model:
     assert result["steps"] == STEPS
 
 
+class Stopper:
+    """Kills the driver on entering or leaving one stage, once."""
+
+    def __init__(self, monkeypatch: Any, step: int, stage: str, leave: bool = False) -> None:
+        from relax_core.tracking.progress import Progress
+
+        real = Progress.stage
+        armed = [True]
+
+        @contextlib.contextmanager
+        def guarded(self: Progress, number: int, name: str) -> Iterator[None]:
+            here = armed[0] and (number, name) == (step, stage)
+            if here and not leave:
+                armed.clear()
+                armed.append(False)
+                raise Killed
+            with real(self, number, name):
+                yield
+            if here:
+                armed.clear()
+                armed.append(False)
+                raise Killed
+
+        monkeypatch.setattr(Progress, "stage", guarded)
+
+
+def short(run_dir: Path, model: Path, prompts: Path, steps: int = 3, **changes: Any) -> RelaxConfig:
+    settings = config(run_dir, model, prompts, **changes)
+    settings.rollout.num_rollout = steps
+    settings.eval.eval_interval = None
+    return settings
+
+
+@pytest.mark.parametrize("leave", [False, True], ids=["before the sync", "after the sync"])
 def test_a_changed_reward_scores_and_learns_again_but_never_generates_again(
-    tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: Any
+    leave: bool, tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: Any
 ) -> None:
-    from relax_core.tracking.progress import Progress
-
+    """Step 2 was learnt with the old reward: it is taken back (checkpoint of step 1) and learnt anew; the engines, which
+    may hold version 3 of the discarded history, get the new one."""
     backend = FakeBackend()
-    settings = config(tmp_path / "run", tiny_model, sums)
-    real = Progress.stage
-
-    def die_in_sync(self: Progress, step: int, name: str) -> Any:
-        if (step, name) == (2, "weight_sync"):
-            raise Killed
-        return real(self, step, name)
-
-    monkeypatch.setattr(Progress, "stage", die_in_sync)
+    folder = tmp_path / "run"
+    Stopper(monkeypatch, 2, "weight_sync", leave)
     with pytest.raises(Killed):
-        run_to_end(settings, backend)
-    monkeypatch.setattr(Progress, "stage", real)
+        run_to_end(short(folder, tiny_model, sums), backend)
     calls = backend.engine.generate_calls
-    before = RunStore(str(tmp_path / "run")).read_bytes("steps/000002/reward.parquet")
-    changed = config(tmp_path / "run", tiny_model, sums, reward={"rm_type": "dummy"})
-    changed.rollout.num_rollout = 3
-    changed.eval.eval_interval = None
-    run_to_end(changed, backend)
-    assert RunStore(str(tmp_path / "run")).read_bytes("steps/000002/reward.parquet") != before
+    before = RunStore(str(folder)).read_bytes("steps/000002/reward.parquet")
+    run_to_end(short(folder, tiny_model, sums, reward={"rm_type": "dummy"}), backend)
+    assert RunStore(str(folder)).read_bytes("steps/000002/reward.parquet") != before
     assert backend.engine.generate_calls == calls
-    # Step 2 was learnt with the old reward inside the trainer: it is taken back (checkpoint of step 1) and learnt anew.
     assert [version for version, _ in backend.trainer.applied] == [1, 2, 3, 3]
+    assert backend.engine.weights == backend.trainer.weights
+
+
+def test_a_reward_changed_and_changed_back_gives_the_weights_of_the_first(
+    tmp_path: Path, reference: Any, tiny_model: Path, sums: Path, monkeypatch: Any
+) -> None:
+    """Reward A is learnt, B is scored but not learnt, then A again: A's recorded update is repeated on A's batch."""
+    backend = FakeBackend()
+    folder = tmp_path / "run"
+    Stopper(monkeypatch, 2, "weight_sync")
+    with pytest.raises(Killed):
+        run_to_end(short(folder, tiny_model, sums), backend)
+    Stopper(monkeypatch, 2, "train")
+    with pytest.raises(Killed):
+        run_to_end(short(folder, tiny_model, sums, reward={"rm_type": "dummy"}), backend)
+    backend.lose_all()
+    run_to_end(short(folder, tiny_model, sums), backend)
+    assert backend.trainer.weights == reference[0].trainer.applied[2][1]
+    assert backend.engine.weights == backend.trainer.weights
+
+
+@pytest.mark.parametrize("lost", ["rollout", "reward", "batch"])
+@pytest.mark.parametrize("die", [False, True], ids=["engines survive", "engines die"])
+def test_a_lost_file_of_an_unfinished_step_is_made_again(
+    lost: str, die: bool, tmp_path: Path, reference: Any, tiny_model: Path, sums: Path, monkeypatch: Any
+) -> None:
+    """The step was already trained and synced: what is missing is computed anew, and the weights are the same."""
+    backend = FakeBackend()
+    folder = tmp_path / "run"
+    Stopper(monkeypatch, 2, "commit")
+    with pytest.raises(Killed):
+        run_to_end(short(folder, tiny_model, sums), backend)
+    (folder / f"steps/000002/{lost}.parquet").unlink()
+    if die:
+        backend.lose_all()
+    run_to_end(short(folder, tiny_model, sums), backend)
+    path = f"steps/000002/{lost}.parquet"
+    assert RunStore(str(folder)).read_bytes(path) == reference[1].read_bytes(path)
+    assert backend.trainer.weights == reference[0].trainer.applied[2][1]
+
+
+def test_a_lost_file_of_an_old_step_costs_nothing_when_a_checkpoint_covers_it(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    backend = FakeBackend()
+    folder = tmp_path / "run"
+    run_to_end(short(folder, tiny_model, sums, 3), backend)
+    calls = backend.engine.generate_calls
+    (folder / "steps/000000/rollout.parquet").unlink()
+    run_to_end(short(folder, tiny_model, sums, 4), backend)
+    assert backend.engine.generate_calls == calls + 6
 
 
 def test_a_run_on_s3_is_the_same_run(

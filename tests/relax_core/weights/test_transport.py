@@ -131,8 +131,8 @@ def test_generation_stops_before_and_goes_on_after_the_update(engines):
         "/begin_weight_update",
         "/update_weights_from_tensor",
         "/end_weight_update",
-        "/update_weight_version",
         "/continue_generation",
+        "/update_weight_version",
     ]
     assert old == [call for call in new if "_weight_update" not in call]
 
