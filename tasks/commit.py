@@ -38,6 +38,7 @@ def commit(
     }
     append_metrics(run.store, step, metrics)
     run.store.write_manifest(step, manifest)
+    run.committed(step)
     run.progress.step_done(step, metrics, seconds)
     artefacts.step(run, step, manifest)
     return manifest

@@ -76,6 +76,7 @@ class RunSession:
             # The schedule of the learning rate, inside the trainer, needs the length of the run.
             self.config = with_options(self.config, {"num_rollout": self.total_steps})
         self.redone: list[int] = []
+        self._next_step: int | None = None
         self.seconds: dict[str, float] = {}
         self._step_started = 0.0
         self._engines: tuple[TrainerPort, EnginesPort] | None = None
@@ -162,6 +163,15 @@ class RunSession:
 
     def next_step(self) -> int:
         """First step that is not finished. Steps that a checkpoint covers need no tables any more, only manifests."""
+        if self._next_step is None:
+            self._next_step = self._find_next_step()
+        return self._next_step
+
+    def committed(self, step: int) -> None:
+        """The manifest of ``step`` is written."""
+        self._next_step = step + 1
+
+    def _find_next_step(self) -> int:
         covered = -1
         for iteration, weights_id in complete_iterations(self.checkpoint_url):
             manifest = self.store.read_manifest(iteration)

@@ -192,8 +192,10 @@ def short(run_dir: Path, model: Path, prompts: Path, steps: int = 3, **changes: 
 def test_a_changed_reward_scores_and_learns_again_but_never_generates_again(
     leave: bool, tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: Any
 ) -> None:
-    """Step 2 was learnt with the old reward: it is taken back (checkpoint of step 1) and learnt anew; the engines, which
-    may hold version 3 of the discarded history, get the new one."""
+    """Step 2 was learnt with the old reward: it is taken back (checkpoint of step 1) and learnt anew.
+
+    Engines that hold version 3 of the discarded history get the new one.
+    """
     backend = FakeBackend()
     folder = tmp_path / "run"
     Stopper(monkeypatch, 2, "weight_sync", leave)
