@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+PIP = $(BIN)/pip install -q --no-warn-conflicts
+PINNED = -c requirements/constraints.txt
 MODEL ?= models/smollm2
 RUN ?= runs/quickstart
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -16,21 +18,21 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # A machine with an NVIDIA driver takes SGLang with its CUDA dependencies; any other takes the set in requirements/.
-$(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/cpu-no-deps.txt requirements/cpu-engine.txt | $(BIN)/python
+$(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/cpu-no-deps.txt requirements/cpu-engine.txt requirements/constraints.txt | $(BIN)/python
 	@if command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then \
 	  echo "installing for a GPU"; $(BIN)/pip install -q -e '.[gpu]'; \
 	else \
 	  echo "installing for a CPU (a few minutes)"; \
-	  $(BIN)/pip install -q -r requirements/cpu-torch.txt && \
-	  $(BIN)/pip install -q -r requirements/cpu.txt && \
-	  $(BIN)/pip install -q --no-deps -r requirements/cpu-no-deps.txt && \
-	  $(BIN)/pip install -q --no-deps --upgrade --target $(VENV)/engine-only -r requirements/cpu-engine.txt && \
-	  $(BIN)/pip install -q -e . ; \
+	  $(PIP) -r requirements/cpu-torch.txt && \
+	  $(PIP) $(PINNED) -r requirements/cpu.txt -e . && \
+	  $(PIP) --no-deps -r requirements/cpu-no-deps.txt && \
+	  $(PIP) --no-deps --upgrade --target $(VENV)/engine-only -r requirements/cpu-engine.txt ; \
 	fi
 	@touch $@
+	@echo "installed into $(VENV); next: make quickstart"
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(BIN)/pip install -q -e '.[dev]'
+	$(PIP) $(PINNED) -e '.[dev]'
 	@touch $@
 
 install: $(VENV)/.installed

@@ -3,7 +3,7 @@
 # The same command again goes on with the run, or says that it is complete.
 set -euo pipefail
 RELAX=${RELAX:-relax} MODEL=${MODEL:-models/smollm2} RUN=${RUN:-runs/quickstart} STEPS=${STEPS:-4}
-samples=$(dirname "$0")/../data/samples
+samples=$(python3 -c 'import os, sys; print(os.path.relpath(sys.argv[1]))' "$(dirname "$0")/../data/samples")
 
 exec "$RELAX" train \
   --run-dir "$RUN" \

@@ -11,6 +11,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 
 from data.errors import UserError
+from flows.guard import guard_temporary_server
 from flows.launch import checked, open_run
 from relax_core.config import RelaxConfig
 from relax_core.rollout.evaluate import evaluate_set
@@ -37,7 +38,7 @@ def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, floa
     """Metrics of all sets."""
     metrics: dict[str, float] = {}
     folder = f"evaluations/{version:06d}"
-    with run.progress.stage(version, "evaluate"):
+    with run.progress.stage(version - 1, "evaluate"):
         for name, prompts in run.evaluation_sets.items():
             table, scores = evaluate_set(
                 name,
@@ -58,6 +59,7 @@ def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, floa
 def evaluate_flow(config: RelaxConfig) -> dict[str, Any]:
     """Score weights on evaluation sets."""
     with open_run(config, training=False) as run:
+        guard_temporary_server()
         version = run.next_step()
         engines = engines_at(run, version)
         metrics = score(run, engines, version)
@@ -77,8 +79,11 @@ def evaluate(config: RelaxConfig, backend: Backend | None = None) -> dict[str, A
     with open_run(config, backend=backend, training=False) as run:
         if not run.evaluation_sets:
             raise UserError("There is no evaluation set.", "Give --eval-prompt-data NAME PATH.")
-        result = evaluate_flow(config)
-    print(f"version {result['version']} of {result['run']}")
+        result = evaluate_flow.with_options(flow_run_name=f"evaluate-{run.id}")(config)
+        folder = run.store.uri(f"evaluations/{result['version']:06d}")
+        run.backend.release_own()
+    print(f"weights after {result['version']} steps of {result['run']}")
     for name, value in result["metrics"].items():
         print(f"  {name:40} {value:.4f}")
+    print(f"samples and scores: {folder}")
     return result

@@ -12,6 +12,7 @@ from prefect import flow, tags
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.crashed import mark_crashed
+from flows.guard import guard_temporary_server
 from flows.launch import checked, given_options, open_run
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.ports import Backend
@@ -51,6 +52,7 @@ def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
 def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) -> dict[str, Any]:
     """Every step that the run directory lacks."""
     with open_run(config, sources) as run, tags(run.id):
+        guard_temporary_server()
         mark_crashed(run.id)
         first = run.next_step()
         run.progress.begin(run.store.url, run.total_steps, first)

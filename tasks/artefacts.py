@@ -75,4 +75,4 @@ def summary(run: RunSession, text: str) -> None:
 
 
 def _short(value: Any) -> Any:
-    return round(value, 5) if isinstance(value, float) else value
+    return float(f"{value:.4g}") if isinstance(value, float) else value

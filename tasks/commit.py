@@ -23,7 +23,9 @@ def commit(
     metrics = step_metrics(run.store.read_table(stages["generate"].table), run.store.read_table(stages["reward"].table))
     for name in ("train", "evaluate_before", "evaluate"):
         metrics.update(stages[name].values["metrics"] if name in stages else {})
-    seconds = {name: record.seconds for name, record in stages.items()} | run.seconds
+    seconds = dict(run.seconds)  # in the order in which they ran; after them what an earlier process has done
+    for name, record in stages.items():
+        seconds.setdefault(name, record.seconds)
     manifest = {
         "step": step,
         "weights": {"version": step + 1, "id": stages["train"].key},
@@ -39,6 +41,6 @@ def commit(
     append_metrics(run.store, step, metrics)
     run.store.write_manifest(step, manifest)
     run.committed(step)
-    run.progress.step_done(step, metrics, seconds)
+    run.progress.step_done(step, metrics, seconds, run.step_seconds())
     artefacts.step(run, step, manifest)
     return manifest

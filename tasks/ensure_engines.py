@@ -15,6 +15,8 @@ from tasks.stage import action
 @action("ensure_engines")
 def ensure_engines(run: RunSession, step: int) -> None:
     """Start what is missing and reconcile versions."""
+    if not run.engines_known:
+        run.progress.note("finding or starting SGLang and the trainer (a start takes 20 to 60 s)")
     run.ensure()
     if _needs_base(run, step):
         run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)

@@ -23,8 +23,7 @@ def train(run: RunSession, step: int, key: str, batch: StageRecord) -> StageReco
     arguments = (step, step + 1, batch.table, run.store.url, key)
     try:
         result = run.trainer.train(*arguments)
-    except (VersionMismatch, DirtyTrainer) as refusal:
-        run.progress.note(refusal.problem)
+    except (VersionMismatch, DirtyTrainer):
         run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
         result = run.trainer.train(*arguments)
     run.store.write_json(run.store.step_path(step, "train.json"), dict(result))

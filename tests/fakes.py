@@ -169,5 +169,8 @@ class FakeBackend:
     def release(self) -> None:
         pass
 
+    def release_own(self) -> None:
+        pass
+
     def close(self) -> None:
         pass

@@ -5,6 +5,7 @@ second.
 """
 
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -67,14 +68,22 @@ def _configuration(arguments: list[str]) -> tuple[RelaxConfig, dict[str, Source]
     config, sources = read_config(arguments)
     if config.run.run_dir is None:
         config.run.run_dir = time.strftime("runs/%Y%m%d-%H%M%S")
-        print(f"run directory: {config.run.run_dir} (--run-dir {config.run.run_dir} goes on with it)", file=sys.stderr)
         sources["run_dir"] = "derived"
     return config, sources
 
 
 def _quiet_logs() -> None:
-    """Our own warnings on stderr; those of libraries do not help the person at the keyboard."""
+    """Our own warnings on stderr; those of libraries do not help the person at the keyboard.
+
+    Prefect would show the traceback of every error, ours included, three times; its interface still has them.
+    """
     warnings.filterwarnings("ignore")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
-    for name in ("prefect", "httpx", "transformers"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+    os.environ.setdefault("PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL", "CRITICAL")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    for name in ("relax_core", "data", "tasks", "flows"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+    logging.getLogger("transformers").setLevel(logging.ERROR)

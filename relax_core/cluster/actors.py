@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from data.errors import UserError
 
@@ -150,7 +150,13 @@ def result(reference: Any, timeout: float | None = None, what: str = "the actor"
         if isinstance(cause, Exception) and type(cause).__module__.startswith(("relax_core", "data")):
             raise cause from None
         raise
-    except RayActorError as error:
+    except OutOfMemoryError as error:
+        line = str(error).strip().splitlines()[0]
+        raise ActorDied(
+            f"Ray ended the process of {what} for lack of memory ({line}).",
+            "Free memory (see `relax status`) or lower --max-tokens-per-gpu, and start again: the run goes on.",
+        ) from None
+    except RayError as error:
         raise ActorDied(f"The process of {what} died.", "Start again: the run goes on.", str(error)) from None
 
 

@@ -96,6 +96,7 @@ class RayBackend:
         self._run_id = run_id
         self._stack = contextlib.ExitStack()
         self._standing: bool | None = None
+        self._found_engines = False
         self._trainer: RayTrainer | None = None
         self._trainer_handle: Any = None
 
@@ -108,6 +109,7 @@ class RayBackend:
                     "Give a folder, or the URL of an object store.",
                 )
             self._standing = self._stack.enter_context(connected(self._config.run.ray_address))
+            self._found_engines = bool(named(f"{self._run_id}."))
 
     def ensure_rollout(self, weights_id: str) -> RayEngines:
         self._connect()
@@ -197,6 +199,10 @@ class RayBackend:
                     handle = ray.get_actor(name, namespace=NAMESPACE)
                     result(handle.stop.remote(), _CONTROL_TIMEOUT, name)
             kill(name)
+
+    def release_own(self) -> None:
+        if not self._found_engines:
+            self.release()
 
     def close(self) -> None:
         if self._standing is False:

@@ -68,5 +68,8 @@ class Backend(Protocol):
     def release(self) -> None:
         """End the run's engines, also standing ones: a finished run needs none."""
 
+    def release_own(self) -> None:
+        """End the run's engines unless some stood before this process came."""
+
     def close(self) -> None:
         """End what this process owns; standing engines stay."""

@@ -269,6 +269,11 @@ class RunSession:
         return self._backend
 
     @property
+    def engines_known(self) -> bool:
+        """Whether this process has found its engines before."""
+        return self._engines is not None
+
+    @property
     def trainer(self) -> TrainerPort:
         return self._live()[0]
 

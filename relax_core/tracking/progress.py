@@ -102,13 +102,20 @@ class Progress:
         """One line for the person watching."""
         self._print(text)
 
-    def step_done(self, step: int, metrics: Mapping[str, float], seconds_by_stage: Mapping[str, float]) -> None:
+    def step_done(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        seconds_by_stage: Mapping[str, float],
+        wall_seconds: float | None = None,
+    ) -> None:
         """The line of a finished step: reward, response length, loss, tokens/s, seconds of each stage.
 
         Args:
             step: 0-based.
             metrics: ``reward/mean``, ``response_len/mean``, ``loss``, ``tokens/response``; what is missing is left out.
-            seconds_by_stage: seconds of each stage, in order.
+            seconds_by_stage: seconds of each stage, in order; what took less than 0.05 s is not shown.
+            wall_seconds: of the whole step; by default the sum of the stages.
         """
         with self._lock:
             self._last, self._last_step = dict(metrics), step
@@ -121,16 +128,21 @@ class Progress:
             parts.append("no sample has a score")
         if tokens := _rate(metrics.get("tokens/response", 0), seconds_by_stage.get("generate", 0.0)):
             parts.append(tokens)
-        stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in seconds_by_stage.items())
-        parts.append(f"{sum(seconds_by_stage.values()):.1f} s" + (f" ({stages})" if stages else ""))
+        stages = ", ".join(f"{name} {s:.1f} s" for name, s in seconds_by_stage.items() if s >= 0.05)
+        whole = sum(seconds_by_stage.values()) if wall_seconds is None else wall_seconds
+        parts.append(f"{whole:.1f} s" + (f" ({stages})" if stages else ""))
         self._print("  ".join(parts))
 
     def closing_text(self) -> str:
         """Summary of the run: where it is, how to look at it, how to go on. Printed too."""
-        lines = [f"{self._steps_done} steps done now" + (f", {self._total} in all" if self._total else "")]
+        done = f"{self._steps_done} step{'' if self._steps_done == 1 else 's'} done now"
+        lines = [done + (f", {self._total} in all" if self._total else "")]
         if "reward/mean" in self._first and "reward/mean" in self._last:
             lines.append(f"mean reward {self._first['reward/mean']:.3f} -> {self._last['reward/mean']:.3f}")
-        lines += [f"{key} {value:.3f}" for key, value in sorted(self._last.items()) if _is_score(key)]
+        for key, value in sorted(self._last.items()):
+            if _is_score(key):
+                before = f"{self._first[key]:.3f} -> " if key in self._first and self._steps_done > 1 else ""
+                lines.append(f"{key} {before}{value:.3f}")
         text = closing_summary(self._run, steps=lines, last_step=self._last_step)
         self._print(text)
         return text

@@ -3,7 +3,9 @@
 Guarantee: every command shown can be pasted into a shell as it stands (in the environment that ran it).
 """
 
+import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import PurePath
@@ -20,7 +22,7 @@ def closing_summary(
     *,
     steps: Sequence[str] = (),
     last_step: int | None = None,
-    ui: str = "relax up",
+    ui: str | None = None,
     resume: str | None = None,
 ) -> str:
     """The text.
@@ -29,15 +31,21 @@ def closing_summary(
         run: the run's folder or URL.
         steps: lines about what happened.
         last_step: newest step with tables; without one there is nothing to look at yet.
-        ui: command that opens the UI.
+        ui: address of the interface, or the command that starts it; by default where the flow's server is.
         resume: command that goes on; by default the one that this process was started with.
     """
     lines = ["", f"Run: {run}", *(f"  {line}" for line in steps)]
     if last_step is not None:
-        rollout = f"{run}/steps/{last_step:06d}/rollout.parquet"
         quoted = run.replace("'", "''")
-        texts = f"SELECT prompt, response, label FROM '{rollout.replace(run, quoted)}'"
-        metrics = f"SELECT * FROM '{quoted}/metrics.jsonl' ORDER BY step"
+        folder = f"{quoted}/steps/{last_step:06d}"
+        texts = (
+            f"SELECT reward, response, label FROM '{folder}/rollout.parquet' "
+            f"JOIN '{folder}/reward.parquet' USING (sample_id) ORDER BY reward DESC"
+        )
+        metrics = (
+            'SELECT step, "reward/mean", "response_len/mean", loss, grad_norm, train_rollout_logprob_abs_diff '
+            f"FROM '{quoted}/metrics.jsonl' ORDER BY step"
+        )
         lines += [
             "Look at it",
             f"  scores by step:  {_duckdb(SCORES_SQL.format(run=quoted))}",
@@ -45,11 +53,17 @@ def closing_summary(
             f"  metrics:         {_duckdb(metrics)}",
         ]
     lines += [
-        f"UI:       {ui}",
+        f"UI:       {ui or _interface()}",
         f"Go on:    {resume or resume_command(run)}",
         "          (a larger --num-rollout adds steps)",
     ]
     return "\n".join(lines)
+
+
+def _interface() -> str:
+    """A standing server's address; a temporary one is gone when this is read."""
+    server = os.environ.get("PREFECT_API_URL", "").removesuffix("/api")
+    return server or "relax up   (starts it; runs under it are shown as they go)"
 
 
 def _duckdb(sql: str) -> str:
@@ -62,7 +76,7 @@ def resume_command(run: str, argv: Sequence[str] | None = None) -> str:
     arguments = list(sys.argv if argv is None else argv)
     if not arguments or PurePath(arguments[0]).name != "relax":
         return shlex.join(["relax", "train", "--config", f"{run}/config.yaml", "--run-dir", run])
-    arguments[0] = "relax"
+    arguments[0] = "relax" if shutil.which("relax") else arguments[0]
     if not any(argument.split("=", 1)[0] == "--run-dir" for argument in arguments):
         arguments += ["--run-dir", run]
     return shlex.join(arguments)

@@ -46,7 +46,7 @@ def test_a_step_is_one_plain_line_however_narrow():
     assert out.getvalue().splitlines() == [
         "run runs/a: 3 steps",
         # 640 response tokens in the 6.4 s of generate: 100 tokens/s
-        "step 1/3  reward 0.500  length 20.0  loss 0.0123  100 tokens/s  8.0 s (generate 6.4, train 1.6)",
+        "step 1/3  reward 0.500  length 20.0  loss 0.0123  100 tokens/s  8.0 s (generate 6.4 s, train 1.6 s)",
     ]
 
 
@@ -173,17 +173,18 @@ def test_every_command_of_the_summary_works(tmp_path):
         store.write_table(store.step_path(step, "rollout.parquet"), pa.table(rollout))
         reward = pa.table({"sample_id": ids, "reward": np.array(scores, np.float32)})
         store.write_table(store.step_path(step, "reward.parquet"), reward)
-        append_metrics(store, step, {"loss": 0.5})
+        names = ("reward/mean", "response_len/mean", "grad_norm", "train_rollout_logprob_abs_diff")
+        append_metrics(store, step, {"loss": 0.5, **dict.fromkeys(names, 1.0)})
     text = closing_summary(str(run), last_step=1)
-    commands = [line.split(":", 1)[1].strip() for line in text.splitlines() if "python -c" in line]
+    commands = [line.split(":", 1)[1].strip() for line in text.splitlines() if " -c " in line]
     assert len(commands) == 3
     outputs = []
     for command in commands:
         words = shlex.split(command)
-        assert words[0] == "python"
-        outputs.append(subprocess.run([sys.executable, *words[1:]], check=True, capture_output=True, text=True).stdout)
+        assert words[0] == sys.executable
+        outputs.append(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     assert "0.5" in outputs[0]  # mean reward of step 0
-    assert "prompt" in outputs[1]
+    assert "response" in outputs[1]
     assert "loss" in outputs[2]
 
 
@@ -197,9 +198,10 @@ def test_a_run_without_steps_shows_no_tables():
         (["/x/bin/relax", "train", "--lr", "1"], "relax train --lr 1 --run-dir 'my run'"),
         (["relax", "train", "--run-dir", "my run"], "relax train --run-dir 'my run'"),
         (["relax", "train", "--run-dir=my run"], "relax train '--run-dir=my run'"),
-        (["python"], "relax train --run-dir 'my run'"),
-        ([], "relax train --run-dir 'my run'"),
+        (["python"], "relax train --config 'my run/config.yaml' --run-dir 'my run'"),
+        ([], "relax train --config 'my run/config.yaml' --run-dir 'my run'"),
     ],
 )
-def test_the_resume_command_is_the_same_command_with_the_run(argv, command):
+def test_the_resume_command_is_the_same_command_with_the_run(argv, command, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: f"/x/bin/{name}")
     assert resume_command("my run", argv) == command
