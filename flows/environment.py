@@ -15,7 +15,8 @@ def prepare() -> None:
         os.environ.setdefault(key, value)
     # A cold start of the temporary server takes 7 to 18 s, near Prefect's limit of 20 s on a busy machine.
     os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "90")
-    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "8")
+    # Each retry waits twice as long: 4 are half a minute a call, enough for a server that is started again.
+    os.environ.setdefault("PREFECT_CLIENT_MAX_RETRIES", "4")
     os.environ.setdefault("PREFECT_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW", "ignore")
     os.environ.setdefault("PREFECT_LOGGING_EXTRA_LOGGERS", "relax_core,data,tasks,flows")

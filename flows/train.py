@@ -17,6 +17,7 @@ from flows.launch import checked, given_options, open_run
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession
+from relax_core.tracking.jsonl import trim_metrics
 from tasks import artefacts
 from tasks.advantage import advantage
 from tasks.checkpoint import checkpoint
@@ -55,6 +56,7 @@ def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) ->
         guard_temporary_server()
         mark_crashed(run.id)
         first = run.next_step()
+        trim_metrics(run.store, first)
         run.progress.begin(run.store.url, run.total_steps, first)
         bar = artefacts.start(run, first)
         manifest: dict[str, Any] = {}
@@ -88,7 +90,7 @@ def train(
     with open_run(config, sources, backend) as run:
         if run.next_step() >= run.total_steps:
             run.progress.note(
-                f"{run.store.url} is complete: {run.total_steps} steps (a larger --num-rollout adds some)"
+                f"{run.store.url} is complete: {run.next_step()} steps (a larger --num-rollout adds some)"
             )
             manifest = run.store.read_manifest(run.total_steps - 1) or {}
             return {

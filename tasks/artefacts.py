@@ -4,6 +4,7 @@ Guarantee: nothing here decides anything; a run whose artefacts cannot be writte
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, ParamSpec
@@ -21,16 +22,21 @@ from relax_core.run.session import RunSession
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
-SHOWN = ("reward/mean", "response_len/mean", "truncated_ratio", "loss", "grad_norm", "train_rollout_logprob_abs_diff")
+SILENT_SECONDS = 300.0
+"""After a failure nothing is tried for so long: a server that is gone costs half a minute a call."""
+_silent_until = [0.0]
 
 
 def _optional(write: Callable[P, Any]) -> Callable[P, Any]:
     @wraps(write)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> Any:
+        if time.monotonic() < _silent_until[0]:
+            return None
         try:
             return write(*args, **kwargs)
         except Exception as error:  # a picture is never worth a run
-            log.warning("artefact not written: %s", error)
+            _silent_until[0] = time.monotonic() + SILENT_SECONDS
+            log.warning("Prefect takes no artefacts (%s); the run goes on without", str(error).splitlines()[0])
             return None
 
     return guarded
@@ -38,7 +44,7 @@ def _optional(write: Callable[P, Any]) -> Callable[P, Any]:
 
 def _key(run: RunSession, what: str) -> str:
     """Prefect allows lower-case letters, digits and dashes."""
-    return "".join(c if c.isalnum() else "-" for c in f"{run.id}-{what}".lower())
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run.id}-{what}".lower())
 
 
 @_optional

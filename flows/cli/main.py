@@ -38,8 +38,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
+        if _was_terminated(error):
+            print("relax: ended by SIGTERM; the same command goes on from the last finished task.", file=sys.stderr)
+            return 143
         print(f"relax: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
         return 1
+
+
+def _was_terminated(error: BaseException | None) -> bool:
+    """Whether a SIGTERM is behind an error: Prefect turns it into an exception, which Ray wraps into another one."""
+    while error is not None:
+        if type(error).__name__ == "TerminationSignal":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _run(arguments: list[str]) -> int:

@@ -7,6 +7,7 @@ process dies with it, also under SIGKILL; actors under a standing head are detac
 import contextlib
 import logging
 import os
+import socket
 from collections.abc import Iterator
 
 import ray
@@ -23,6 +24,16 @@ def standing_address(wanted: str | None) -> str | None:
         return address
     service = services.recorded().get("ray")
     return service.address if service else None
+
+
+def _probe(address: str) -> None:
+    """Raises ``ConnectionError`` when nothing listens there; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit() and "//" not in address:
+        try:
+            socket.create_connection((host, int(port)), timeout=5).close()
+        except OSError as error:
+            raise ConnectionError(error.strerror or str(error)) from None
 
 
 @contextlib.contextmanager
@@ -44,6 +55,7 @@ def connected(address: str | None = None) -> Iterator[bool]:
     options = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if standing:
+            _probe(standing)
             ray.init(address=standing, **options)
         else:
             ray.init(

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -153,13 +154,25 @@ def start_prefect(port: int | None = None) -> Service:
         return services["prefect"]
     if port is not None:
         require_free(port, "--prefect-port")
-    port = port or free_port()
+    port = port or _former_port("prefect") or free_port()
     url = f"http://127.0.0.1:{port}/api"
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     env = {"PREFECT_UI_API_URL": url, "PREFECT_SERVER_UI_API_URL": url, "PREFECT_API_URL": url}
     service = _spawn("prefect", command, url, env, lambda: _answers(f"{url}/health"))
     _record({**recorded(), "prefect": service})
     return service
+
+
+def _former_port(name: str) -> int | None:
+    """The port of a service that has died, if it is free: whoever was connected finds the new one there."""
+    try:
+        row = json.loads((home() / "services.json").read_text())[name]
+        port = urllib.parse.urlsplit(row["address"]).port
+        if port is not None:
+            require_free(port, "")
+        return port
+    except (OSError, KeyError, ValueError, UserError):
+        return None
 
 
 def _answers(url: str) -> bool:

@@ -59,10 +59,11 @@ class EngineProcess:
             try:
                 self._wait(deadline)
                 return
-            except EngineStartError as error:
+            except EngineStartError:
+                # Between our choosing the port and the server's binding it somebody else may have taken it. The line
+                # that says so may lie far above the end of the log.
+                taken = self.spec.port is None and "address already in use" in self.log_tail(5000).lower()
                 self.stop()
-                # Between our choosing the port and the server's binding it somebody else may have taken it.
-                taken = self.spec.port is None and "address already in use" in error.details.lower()
                 if not taken or attempt == PORT_ATTEMPTS - 1:
                     raise
             except BaseException:

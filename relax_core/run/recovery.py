@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from data.errors import UserError
-from data.store import RunStore
+from data.store import RunStore, TableRef
 from relax_core.run.ports import TrainerPort
 from relax_core.run.records import StageRecords
 from relax_core.training.checkpoint_index import complete_iterations
@@ -44,12 +44,38 @@ class History:
         if version == 0:
             return self.start_id
         record = self.records.last(version - 1, "train")
-        if record is None:
+        if record is not None:
+            return record.key
+        manifest = self.store.read_manifest(version - 1)  # of a finished step it says the same
+        if manifest is None:
             raise UserError(
                 f"The record of the update of step {version - 1} is missing from {self.store.url}.",
                 "Restore steps/, or start a new run directory.",
             )
-        return record.key
+        return str(manifest["weights"]["id"])
+
+    def batch(self, step: int) -> TableRef:
+        """The stored batch that the recorded update of ``step`` was made from.
+
+        Raises:
+            UserError: it is gone, or another batch lies there.
+        """
+        record, manifest = self.records.last(step, "advantage"), self.store.read_manifest(step)
+        reference = record.table if record is not None else None
+        if reference is None and manifest is not None:
+            reference = TableRef.from_json(manifest["tables"]["advantage/batch"])
+        if reference is None or not self.store.valid(reference):
+            raise UserError(
+                f"The batch of step {step} is missing from {self.store.url} and no checkpoint covers it.",
+                "Restore the file, or start a new run directory.",
+            )
+        update = self.records.last(step, "train")
+        if update is not None and update.values.get("batch_sha256") != reference.sha256:
+            raise UserError(
+                f"The batch of step {step} in {self.store.url} is not the one that its recorded update was made from.",
+                "Restore batch.parquet and its record in steps/, or start a new run directory.",
+            )
+        return reference
 
 
 def bring_trainer_to(
@@ -94,19 +120,7 @@ def bring_trainer_to(
 
 def train_recorded(step: int, trainer: TrainerPort, history: History) -> None:
     """Repeat a recorded update on its stored batch."""
-    batch = history.records.last(step, "advantage")
-    if batch is None:
-        raise UserError(
-            f"The batch of step {step} is missing from {history.store.url} and no checkpoint covers it.",
-            "Restore the file, or start a new run directory.",
-        )
-    update = history.records.last(step, "train")
-    if update is not None and update.values.get("batch_sha256") != batch.table.sha256:
-        raise UserError(
-            f"The batch of step {step} in {history.store.url} is not the one that its recorded update was made from.",
-            "Restore batch.parquet and its record in steps/, or start a new run directory.",
-        )
-    trainer.train(step, step + 1, batch.table, history.store.url, history.weights_id(step + 1))
+    trainer.train(step, step + 1, history.batch(step), history.store.url, history.weights_id(step + 1))
 
 
 def _newest_checkpoint(version: int, history: History) -> int | None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from data.jsontext import dumps
 from data.store import RunStore
 
 FILE = "metrics.jsonl"
@@ -23,6 +24,16 @@ def append_metrics(store: RunStore, step: int, metrics: Mapping[str, float], now
         now: seconds since 1970; the clock's when None.
     """
     store.append_jsonl(FILE, {"step": step, "time": round(time.time() if now is None else now, 3), **metrics})
+
+
+def trim_metrics(store: RunStore, first_step: int) -> None:
+    """Drop the lines of steps that will be made again, from ``first_step`` on, and doubled ones."""
+    if not store.exists(FILE):
+        return
+    lines = store.read_jsonl(FILE)
+    kept = [line for line in read_metrics(store) if line["step"] < first_step]
+    if kept != lines:
+        store.write_bytes(FILE, "".join(dumps(line) + "\n" for line in kept).encode())
 
 
 def read_metrics(store: RunStore) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ class NonFiniteUpdate(UserError):
         super().__init__(
             f"The update of step {target - 1} (optimiser step {update} of it) is not finite: loss {loss}{norm}. "
             "It was not applied.",
-            "Lower --lr or --clip-grad, and look at the step's batch.parquet for extreme log-probs or advantages.",
+            "Look at the step's batch.parquet for extreme log-probs or advantages; a new run may need a lower --lr.",
         )
         self.target, self.update, self.loss, self.grad_norm = target, update, loss, grad_norm
 

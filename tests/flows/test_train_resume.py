@@ -260,6 +260,30 @@ def test_a_lost_file_of_an_old_step_costs_nothing_when_a_checkpoint_covers_it(
     assert backend.engine.generate_calls == calls + 6
 
 
+def test_damaged_records_of_finished_steps_are_replaced_by_their_manifests(
+    tmp_path: Path, reference: Any, tiny_model: Path, sums: Path
+) -> None:
+    """The records of steps 0 to 2 are cut; the checkpoint of step 1 is gone: everything is learnt again, once."""
+    backend = FakeBackend()
+    folder = tmp_path / "run"
+    run_to_end(short(folder, tiny_model, sums, 3), backend)
+    for step in range(3):
+        for name in ("train", "advantage"):
+            record = folder / f"steps/{step:06d}/stages/{name}.json"
+            record.write_text(record.read_text()[:30])
+    for checkpoint in (folder / "checkpoints").glob("iter_*/relax_state.json"):
+        checkpoint.unlink()
+    with (folder / "metrics.jsonl").open("a") as lines:
+        lines.write('{"step": 3, "loss": 0}\n')  # of a step that was killed before its manifest
+    backend.lose_all()
+    backend.trainer.applied.clear()
+    run_to_end(short(folder, tiny_model, sums, 4), backend)
+    assert [version for version, _ in backend.trainer.applied] == [1, 2, 3, 4]
+    assert backend.trainer.weights == reference[0].trainer.weights
+    steps = [row["step"] for row in RunStore(str(folder)).read_jsonl("metrics.jsonl")]
+    assert steps == [0, 1, 2, 3]
+
+
 def test_a_run_on_s3_is_the_same_run(
     tmp_path: Path, reference: Any, s3_endpoint: str, tiny_model: Path, sums: Path, monkeypatch: Any
 ) -> None:
