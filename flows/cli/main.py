@@ -5,7 +5,9 @@ only. ``relax --help`` imports neither torch, Ray nor Prefect.
 """
 
 import argparse
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 
 from data.errors import UserError
@@ -25,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         return _run(arguments)
     except UserError as error:
@@ -32,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"relax: {error}", file=sys.stderr)
         return error.exit_code
+    except SystemExit as leaving:
+        if leaving.code == signal.SIGTERM:  # Ray's own handler, which takes the place of ours
+            return _say_terminated()
+        raise
     except KeyboardInterrupt:
         print("\nrelax: stopped; the same command goes on from the last finished task.", file=sys.stderr)
         return 130
@@ -39,10 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             raise
         if _was_terminated(error):
-            print("relax: ended by SIGTERM; the same command goes on from the last finished task.", file=sys.stderr)
-            return 143
+            return _say_terminated()
         print(f"relax: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
         return 1
+
+
+def _terminate(number: int, frame: object) -> None:
+    """Prefect catches SIGTERM first, ends the flow, and then sends it again."""
+    raise SystemExit(_say_terminated())
+
+
+def _say_terminated() -> int:
+    print("relax: ended by SIGTERM; the same command goes on from the last finished task.", file=sys.stderr)
+    return 143
 
 
 def _was_terminated(error: BaseException | None) -> bool:
