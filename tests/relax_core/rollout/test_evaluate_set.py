@@ -21,6 +21,7 @@ def tokenizer(tiny_model):
 @pytest.fixture
 def engine():
     engine = FakeEngine()
+    engine.label = "0.ab12"  # as after the first sync
     yield engine
     engine.stop()
 
@@ -44,7 +45,7 @@ def test_all_prompts_are_scored_and_again_with_the_same_seeds(tokenizer, engine,
     assert {"eval/sums-pass@1", "eval/sums-pass@2", "eval/sums-truncated_ratio"} <= set(metrics)
     assert seen[-1][:2] == (16, 16)
 
-    engine.version = 3
+    engine.label = "3.ab12"
     again, _ = evaluate_set("sums", prompts, [engine.url], config, step=2, tokenizer=tokenizer)
     assert again["seed"].equals(table["seed"])
     assert again["sample_id"].equals(table["sample_id"])
