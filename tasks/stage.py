@@ -49,11 +49,11 @@ class Stage:
         return run.stage_key(self._options, step, content)
 
     def _find_or_do(self, run: RunSession, step: int, inputs: tuple[StageRecord, ...]) -> StageRecord | State:
-        known = self.known(run, step, *inputs)
+        key = self._key(run, step, inputs)
+        known = run.records.find(step, self.name, key)
         if known is not None:
             run.progress.reused(step, self.name)
             return Completed(name="Cached", message="finished before; taken from the run directory", data=known)
-        key = self._key(run, step, inputs)
         started = time.perf_counter()
         with run.progress.stage(step, self.name):
             record = self.work(run, step, key, *inputs)

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from data.store import RunStore, TableRef
 from relax_core.training.errors import VersionMismatch
-from relax_core.weights.label import version_of, weight_label
+from relax_core.weights.label import weight_label
 
 
 def digest(*parts: Any) -> str:
@@ -77,9 +77,6 @@ class FakeEngines:
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
         self.urls = [engine.url]
-
-    def versions(self) -> list[int | None]:
-        return [version_of(self.engine.label)]
 
     def abort_all(self) -> None:
         self.engine.events.append("abort_all")

@@ -74,9 +74,6 @@ class RayEngines:
         calls = [getattr(handle, method).remote() for handle in self._handles]
         return [result(call, _CONTROL_TIMEOUT, f"engine {i}") for i, call in enumerate(calls)]
 
-    def versions(self) -> list[int | None]:
-        return [info.weight_version for info in self._each("info")]
-
     def abort_all(self) -> None:
         self._each("abort_all")
 

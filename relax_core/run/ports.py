@@ -46,9 +46,6 @@ class EnginesPort(Protocol):
     def urls(self) -> list[str]:
         """Addresses of the live engines."""
 
-    def versions(self) -> list[int | None]:
-        """Weight version of each engine, read from the engine; None while its weights are in between."""
-
     def abort_all(self) -> None:
         """End what a former driver left running in the engines."""
 

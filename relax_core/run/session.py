@@ -287,10 +287,6 @@ class RunSession:
         assert self._engines is not None
         return self._engines
 
-    def say(self) -> Callable[[str], None]:
-        """One line for the person watching."""
-        return self.progress.note
-
     def close(self) -> None:
         """End what this process owns, and let another driver in."""
         if self._backend is not None:
