@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from data.chat import Template, Tokenizer, renamed
 from data.errors import UserError
 from data.ragged import Ragged
 from data.readers import Row, read_rows
@@ -26,14 +27,8 @@ logger = logging.getLogger(__name__)
 _TOKENIZE_AT_ONCE = 1024
 
 
-class Tokenizer(Protocol):
-    """What this module needs of a Hugging Face tokenizer."""
-
-    def __call__(self, text: list[str], *, add_special_tokens: bool) -> Mapping[str, Any]:
-        """``["input_ids"]``: a list of token ids for each text."""
-
-    def apply_chat_template(self, conversation: list[dict[str, Any]], **kwargs: Any) -> Any:
-        """The rendered text with ``tokenize=False``."""
+Convert: TypeAlias = Callable[[Any, dict[str, Any], str], Any]
+"""``convert(prompt, row, where) -> prompt``; ``where`` names the row in messages."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +117,8 @@ def load_prompts(
     system_prompt: str | None = None,
     max_prompt_len: int | None = None,
     skip_bad_lines: bool = False,
+    convert: Convert | None = None,
+    key_map: Mapping[str, str] | None = None,
 ) -> PromptDataset:
     """Reads a prompt file.
 
@@ -139,16 +136,22 @@ def load_prompts(
         system_prompt: put before the messages unless they begin with a system message.
         max_prompt_len: prompts with more tokens are left out.
         skip_bad_lines: leave out JSONL lines that are not JSON objects instead of failing.
+        convert: makes the prompt of a row, before everything else, out of what the column holds and of all columns.
+        key_map: new names for the keys of each message, and for the value of its role (after that); the text stays.
 
     Raises:
         UserError: see the options above; or no row is left.
     """
-    template = _Template(tokenizer, template_kwargs, system_prompt) if apply_chat_template else None
+    template = Template(tokenizer, template_kwargs, system_prompt) if apply_chat_template else None
     if template is None and system_prompt is not None:
         raise UserError("--system-prompt has no effect on plain text.", "Add --apply-chat-template.")
     required = [input_key] if label_key is None else [input_key, label_key]
     rows = read_rows(
-        source, columns=[*required, metadata_key, tool_key], required=required, skip_bad_lines=skip_bad_lines
+        source,
+        columns=[*required, metadata_key, tool_key],
+        required=required,
+        skip_bad_lines=skip_bad_lines,
+        further=convert is not None,  # the function may want any column
     )
     texts: list[str] = []
     labels: list[str | None] = []
@@ -156,6 +159,10 @@ def load_prompts(
     for row in rows:
         where = f"{source}, {row.place}"
         prompt = _get(row, input_key, where, "--input-key")
+        if convert is not None:
+            prompt = convert(prompt, dict(row.data), where)
+        if key_map and isinstance(prompt, list):
+            prompt = [renamed(message, key_map, where, input_key) for message in prompt]
         if template is not None:
             texts.append(template.render(prompt, _tools(row.data.get(tool_key), where, tool_key), where, input_key))
         elif isinstance(prompt, str):
@@ -190,47 +197,6 @@ def load_prompts(
         dropped=dropped,
         source=source,
     )
-
-
-class _Template:
-    """The tokenizer's chat template with the run's options."""
-
-    def __init__(self, tokenizer: Tokenizer, kwargs: Mapping[str, Any] | None, system_prompt: str | None) -> None:
-        if getattr(tokenizer, "chat_template", "") is None:
-            raise UserError(
-                "--apply-chat-template needs a chat template and the tokenizer has none.",
-                "Use an instruction model's --hf-checkpoint, or leave the option out.",
-            )
-        taken = {"tokenize", "tools", "conversation"} & set(kwargs or {})
-        if taken:
-            raise UserError(
-                f"--apply-chat-template-kwargs sets '{min(taken)}', which Relax sets itself.", "Leave it out."
-            )
-        self._apply = tokenizer.apply_chat_template
-        self._kwargs = {"add_generation_prompt": True, **(kwargs or {}), "tokenize": False}
-        self._system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-
-    def render(self, prompt: Any, tools: list[Any] | None, where: str, key: str) -> str:
-        messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-        if not isinstance(messages, list):
-            raise UserError(f"{where}: '{key}' is {type(prompt).__name__}.", "It must be text or a list of messages.")
-        for number, message in enumerate(messages):
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise UserError(
-                    f"{where}: message {number} of '{key}' is not an object with a 'role': {message!r}.",
-                    'Write messages as {"role": "user", "content": "..."}.',
-                )
-        if not messages:
-            raise UserError(f"{where}: '{key}' has no messages.", "Remove the row or fill its prompt.")
-        if messages[0]["role"] != "system":
-            messages = self._system + messages
-        try:
-            return self._apply(messages, tools=tools, **self._kwargs)
-        except Exception as error:  # whatever a template's author raises
-            raise UserError(
-                f"{where}: the chat template refuses the prompt: {error}.",
-                "Check the roles and their order, and --apply-chat-template-kwargs.",
-            ) from error
 
 
 def _get(row: Row, key: str, where: str, option: str) -> Any:

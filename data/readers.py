@@ -63,7 +63,12 @@ def split_source(source: str) -> tuple[str, slice]:
 
 
 def read_rows(
-    source: str, *, columns: Sequence[str], required: Sequence[str] = (), skip_bad_lines: bool = False
+    source: str,
+    *,
+    columns: Sequence[str],
+    required: Sequence[str] = (),
+    skip_bad_lines: bool = False,
+    further: bool = False,
 ) -> list[Row]:
     """The rows of a JSONL or Parquet file.
 
@@ -74,6 +79,7 @@ def read_rows(
         columns: those to read; further columns are left out where the format allows it.
         required: those that must exist. In JSONL that is a matter of each row, and is left to the caller.
         skip_bad_lines: leave out lines that are not JSON objects, with a warning that counts them, instead of failing.
+        further: read all other columns too; those of Parquet as Arrow gives them, bytes as bytes.
 
     Raises:
         UserError: missing or unreadable file, bad lines, missing columns, no rows.
@@ -81,7 +87,7 @@ def read_rows(
     path, rows = split_source(source)
     content = _read(path)
     if content[:4] == b"PAR1":
-        found, total = _read_parquet(path, content, rows, columns, required)
+        found, total = _read_parquet(path, content, rows, columns, required, further)
     else:
         found, total = _read_jsonl(path, content, rows, skip_bad_lines)
     if not found:
@@ -140,7 +146,7 @@ def _read_jsonl(path: str, content: bytes, rows: slice, skip_bad_lines: bool) ->
 
 
 def _read_parquet(
-    path: str, content: bytes, rows: slice, columns: Sequence[str], required: Sequence[str]
+    path: str, content: bytes, rows: slice, columns: Sequence[str], required: Sequence[str], further: bool
 ) -> tuple[list[Row], int]:
     try:
         with pq.ParquetFile(pa.BufferReader(content)) as file:
@@ -148,7 +154,7 @@ def _read_parquet(
             missing = [name for name in required if name not in names]
             if missing:
                 raise UserError(f"{path} has no column '{missing[0]}'.", f"Its columns: {', '.join(names)}.")
-            table = file.read(columns=[name for name in dict.fromkeys(columns) if name in names])
+            table = file.read(columns=None if further else [name for name in dict.fromkeys(columns) if name in names])
             total = file.metadata.num_rows
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a whole Parquet file: {error}.", "Make or fetch it again.") from error
@@ -157,9 +163,11 @@ def _read_parquet(
     found = []
     for number, data in enumerate(part.to_pylist(maps_as_pydicts="lossy"), first):
         place = f"row {number}"
-        found.append(
-            Row(number, place, {name: _as_json(value, f"{path}, {place}, '{name}'") for name, value in data.items()})
-        )
+        converted = {
+            name: _as_json(value, f"{path}, {place}, '{name}'") if name in columns else value
+            for name, value in data.items()
+        }
+        found.append(Row(number, place, converted))
     return found, total
 
 

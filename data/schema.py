@@ -77,7 +77,7 @@ _REWARD = [
     _may("reward", pa.float32()),  # null = no score, which is not 0
     _may("raw_reward", pa.float32()),  # before normalisation and other processing
     _need("rm_type", pa.string()),
-    _may("components", pa.string()),  # JSON object of floats
+    _may("components", pa.string()),  # JSON object of numbers and texts
     _may("error", pa.string()),  # why there is no score
 ]
 

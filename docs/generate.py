@@ -1,4 +1,5 @@
-"""Write the pages of docs/reference that are made from code: ``options.md`` and ``data.md``.
+"""Write the pages that are made from code: the reference of options (in two languages) and of tables, and the
+transcript of wrong command lines.
 
     python docs/generate.py           write them
     python docs/generate.py --check   exit with 1 when a page is not what the code says
@@ -8,6 +9,7 @@ column without a description stops the script. The same code gives the same byte
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -17,9 +19,12 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, the project may not be installed
 
 from data.schema import BATCH, EVAL, REWARD, ROLLOUT, STATUSES, schema_id  # noqa: E402
-from relax_core.config import MAY_CHANGE, OPTIONS, SECTIONS  # noqa: E402
-from relax_core.config.options import Option, section_title  # noqa: E402
-from relax_core.config.stages import STAGES  # noqa: E402
+from docs.mistakes import transcript_page  # noqa: E402
+from relax_core.config import OPTIONS, SECTIONS  # noqa: E402
+from relax_core.config.options import PASSED_TO, Option, section_title  # noqa: E402
+from relax_core.config.passthrough import pass_throughs, snapshot_version  # noqa: E402
+from relax_core.config.run_file import may_change  # noqa: E402
+from relax_core.config.stages import stages_of  # noqa: E402
 
 REFERENCE = ROOT / "docs" / "reference"
 NOTICE = "<!-- Made by docs/generate.py from the code: change the code and run the script, not this page. -->"
@@ -67,7 +72,7 @@ COLUMNS = {
     "reward": "score; null: no score, which is not 0",
     "raw_reward": 'score for metrics: what the function put into `metadata["raw_reward"]`, else the score',
     "rm_type": "name of the reward, or the path of the user's own",
-    "components": "JSON text: further numbers that the function returned",
+    "components": "JSON text: further numbers and texts that the function returned",
     "error": "why there is no score",
     "advantages": "R values; advantage of each token",
     "returns": "R values; return of each token",
@@ -87,36 +92,96 @@ TABLES = (
 )
 
 
-def options_page() -> str:
-    """The options, a table a section."""
-    lines = [
-        "# Options",
-        "",
-        NOTICE,
-        "",
-        "Of `relax train` and `relax evaluate`. How they are written is in [cli.md](cli.md). *Decides* names the stages"
-        " whose output an option changes: it is part of their identity, so that a stage of an unfinished step that was"
-        " made under another value runs again. *Fixed* says that a run cannot be gone on with under another value.",
-    ]
+WORDS = {
+    "en": {
+        "title": "Options",
+        "intro": "Of `relax train`, `relax evaluate` and `relax doctor`. How they are written is in [cli.md](cli.md);"
+        " `relax explain --OPTION` tells all of one. *Decides* names the stages whose output an option changes: it is"
+        " part of their identity, so that a stage of an unfinished step that was made under another value runs again."
+        " *Fixed*: a run cannot be gone on with under another value. *Takes effect* names the module; an option that"
+        " nothing honours yet says whether a run that sets it warns or is refused.",
+        "head": "| Option | Takes | Default | Decides | Fixed | Takes effect | |",
+        "yes": "yes",
+        "warn": "not yet: warns",
+        "refuse": "not yet: refused",
+        "only": "only",
+        "passed": "Every other option of {package} is taken too: see [passed-options.md](passed-options.md).",
+    },
+    "zh": {
+        "title": "配置项",
+        "intro": "`relax train`、`relax evaluate` 与 `relax doctor` 的全部选项。写法见 [cli.md](cli.md)；"
+        "`relax explain --OPTION` 给出单个选项的全部信息。“决定”列出输出随该选项改变的阶段：选项是阶段标识的一部分，"
+        "未完成的一步里用其他值做出的阶段会重新运行。“固定”：续跑时不能改用其他值。“生效位置”是读取它的模块；"
+        "尚未实现的选项注明设置后是警告还是拒绝运行。",
+        "head": "| 选项 | 取值 | 默认值 | 决定 | 固定 | 生效位置 | 说明 |",
+        "yes": "是",
+        "warn": "未实现：警告",
+        "refuse": "未实现：拒绝",
+        "only": "仅",
+        "passed": "{package} 的其余选项同样接受：见 [passed-options.md](passed-options.md)。",
+    },
+}
+
+
+def options_page(language: str) -> str:
+    """The options, a table a section, in English (``en``) or Chinese (``zh``)."""
+    words = WORDS[language]
+    lines = [f"# {words['title']}", "", NOTICE, "", words["intro"]]
     for section, model in SECTIONS.items():
         options = [option for option in OPTIONS.values() if option.section == section]
-        lines += ["", f"## {section_title(section)} (`{section}`)", ""]
+        title = model.title_zh if language == "zh" else section_title(section)
+        lines += ["", f"## {title} (`{section}`)", ""]
         notes = (model.__doc__ or "").strip().partition("\n")[2].split()
-        if notes:
+        if notes and language == "en":
             lines += [" ".join(notes), ""]
-        lines += ["| Option | Takes | Default | Decides | Fixed | |", "|---|---|---|---|---|---|"]
-        lines += [_option_row(option) for option in options]
+        lines += [words["head"], "|---|---|---|---|---|---|---|"]
+        lines += [_option_row(option, language) for option in options]
+        if section in PASSED_TO:
+            lines += ["", words["passed"].format(package=PASSED_TO[section])]
     return "\n".join(lines) + "\n"
 
 
-def _option_row(option: Option) -> str:
-    if not option.help:
-        raise SystemExit(f"{option.flag} has no description in relax_core/config/sections.py")
+def _option_row(option: Option, language: str) -> str:
+    words = WORDS[language]
+    text = option.help_zh if language == "zh" else option.help
+    if not text:
+        raise SystemExit(f"{option.flag} has no description in relax_core/config/sections")
     takes = " \\| ".join(option.choices) if option.kind == "choice" else TAKES[option.kind]
     default = "" if option.default is None else f"`{_cell(option.show(option.default))}`"
-    stages = ", ".join(stage for stage, names in STAGES.items() if option.name in names)
-    fixed = "" if option.name in MAY_CHANGE else "yes"
-    return f"| `{option.flag}` | {takes} | {default} | {stages} | {fixed} | {_cell(option.help)} |"
+    fixed = "" if may_change(option) else words["yes"]
+    if option.unwired:
+        effect = words[option.unwired]
+    else:
+        effect = f"`{option.effect}`"
+        if option.details.honours is not None:
+            effect += f" ({words['only']} {', '.join(option.show(value) for value in option.details.honours)})"
+    stages = ", ".join(stages_of(option))
+    return f"| `{option.flag}` | {takes} | {default} | {stages} | {fixed} | {effect} | {_cell(text)} |"
+
+
+def passed_page() -> str:
+    """The options of Megatron and SGLang that are passed through."""
+    lines = [
+        "# Options of Megatron and SGLang",
+        "",
+        NOTICE,
+        "",
+        "Every option of the two packages is taken under the package's own name, SGLang's with `--sglang-` before it,"
+        " and checked before anything starts. *passed*: handed over as given. *shape*: describes the model and must"
+        " agree with its config.json, which decides. *owned*: Relax sets it; another value is refused. An option that"
+        " is also in [options.md](options.md) is described there. The lists come from snapshots of the packages,"
+        " which `python docs/snapshots.py` writes anew.",
+    ]
+    for section, package in PASSED_TO.items():
+        lines += ["", f"## {package} {snapshot_version(section)}", ""]
+        lines += ["| Option | Off | Takes | Default | |", "|---|---|---|---|---|"]
+        for passed in pass_throughs().values():
+            if passed.section == section and passed.name not in OPTIONS:
+                takes = " \\| ".join(map(str, passed.choices)) if passed.kind == "choice" else TAKES[passed.kind]
+                off = f"`{passed.negation}`" if passed.negation else ""
+                default = "" if passed.default is None else f"`{_cell(json.dumps(passed.default))}`"
+                lines.append(f"| `{passed.flag}` | {off} | {takes} | {default} | {passed.role} |")
+    return "\n".join(lines) + "\n"
 
 
 def data_page() -> str:
@@ -151,7 +216,13 @@ def _cell(text: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Every generated page and its text."""
-    return {REFERENCE / "options.md": options_page(), REFERENCE / "data.md": data_page()}
+    return {
+        REFERENCE / "options.md": options_page("en"),
+        REFERENCE / "options.zh.md": options_page("zh"),
+        REFERENCE / "passed-options.md": passed_page(),
+        REFERENCE / "data.md": data_page(),
+        ROOT / "docs" / "how-to" / "wrong-options.md": transcript_page(),
+    }
 
 
 def main() -> int:

@@ -13,8 +13,9 @@ from prefect.cache_policies import NO_CACHE
 from data.errors import UserError
 from flows.guard import guard_temporary_server
 from flows.launch import checked, open_run
-from relax_core.config import RelaxConfig
+from relax_core.config import RelaxConfig, with_options
 from relax_core.rollout.evaluate import evaluate_set
+from relax_core.rollout.hooks import log_evaluation
 from relax_core.run.ports import Backend, EnginesPort
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
@@ -37,11 +38,12 @@ def engines_at(run: RunSession, version: int) -> EnginesPort:
 def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, float]:
     """Metrics of all sets."""
     metrics: dict[str, float] = {}
+    tables = {}
     folder = f"evaluations/{version:06d}"
     with run.progress.stage(version - 1, "evaluate"):
-        for name, prompts in run.evaluation_sets.items():
+        for eval_set, prompts in run.evaluation_sets:
             table, scores = evaluate_set(
-                name,
+                eval_set,
                 prompts,
                 engines.urls,
                 run.config,
@@ -49,8 +51,11 @@ def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, floa
                 tokenizer=run.tokenizer,
                 progress=run.progress.update,
             )
-            run.store.write_table(f"{folder}/{name}.parquet", table)
+            run.store.write_table(f"{folder}/{eval_set.name}.parquet", table)
+            tables[eval_set.name] = table
             metrics.update(scores)
+    replaced, extra = log_evaluation(tables, run.config, step=version - 1)
+    metrics = extra if replaced else {**metrics, **extra}
     run.store.write_json(f"{folder}/metrics.json", {"version": version, **metrics})
     return metrics
 
@@ -60,7 +65,7 @@ def evaluate_flow(config: RelaxConfig) -> dict[str, Any]:
     """Score weights on evaluation sets."""
     with open_run(config, training=False) as run:
         guard_temporary_server()
-        version = run.next_step()
+        version = run.base_version(run.next_step())
         engines = engines_at(run, version)
         metrics = score(run, engines, version)
         return {"run": run.store.url, "version": version, "metrics": metrics}
@@ -75,10 +80,12 @@ def evaluate(config: RelaxConfig, backend: Backend | None = None) -> dict[str, A
     Raises:
         UserError: no evaluation set, or a mistake in the options or files.
     """
+    # whatever part of the loop the run has, its weights are scored by engines
+    config = with_options(config, {"debug_train_only": False, "load_debug_rollout_data": None})
     config = checked(config, "evaluate")
     with open_run(config, backend=backend, training=False) as run:
         if not run.evaluation_sets:
-            raise UserError("There is no evaluation set.", "Give --eval-prompt-data NAME PATH.")
+            raise UserError("There is no evaluation set.", "Give --eval-prompt-data NAME PATH, or --eval-config FILE.")
         result = evaluate_flow.with_options(flow_run_name=f"evaluate-{run.id}")(config)
         folder = run.store.uri(f"evaluations/{result['version']:06d}")
         run.backend.release_own()

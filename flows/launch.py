@@ -7,18 +7,29 @@ started is ended when the run is closed; standing engines stay unless the run is
 import contextlib
 from collections.abc import Iterator, Mapping
 
-from relax_core.config import RelaxConfig, Source, option_values, prepare
-from relax_core.config.rules import Purpose
+from relax_core.config import Purpose, RelaxConfig, Source, option_values, prepare
+from relax_core.config.sources import DEFAULT, PYTHON
 from relax_core.rewards.score import check_reward
+from relax_core.rollout.hooks import check_functions
+from relax_core.run.debug_data import check_debug
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession, run_id
+from relax_core.tracking.notify import check_addresses
 from relax_core.tracking.progress import Progress
+from relax_core.tracking.tensorboard import check_board
 
 
-def checked(config: RelaxConfig, purpose: Purpose = "train") -> RelaxConfig:
+def checked(
+    config: RelaxConfig, purpose: Purpose = "train", sources: Mapping[str, Source] | None = None
+) -> RelaxConfig:
     """Resolved and validated; raises ``UserError`` with all that is wrong."""
-    config = prepare(config, purpose)
+    config = prepare(config, purpose, sources)
     check_reward(config)
+    check_functions(config)
+    if purpose == "train":
+        check_debug(config)
+        check_addresses(config)
+        check_board(config)
     return config
 
 
@@ -36,7 +47,7 @@ _OPEN: dict[str, RunSession] = {}
 def given_options(config: RelaxConfig) -> dict[str, Source]:
     """Origin of the options of a configuration that was made in Python: what is no default was given."""
     default = option_values(RelaxConfig())
-    return {name: "default" if value == default[name] else "file" for name, value in option_values(config).items()}
+    return {name: DEFAULT if value == default.get(name) else PYTHON for name, value in option_values(config).items()}
 
 
 @contextlib.contextmanager

@@ -12,12 +12,16 @@ from prefect import flow, tags
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
 from flows.crashed import mark_crashed
+from flows.debug import rollout_only_step, train_only_step
 from flows.guard import guard_temporary_server
 from flows.launch import checked, given_options, open_run
 from relax_core.config import RelaxConfig, Source, mark_derived
+from relax_core.run.debug_data import check_recorded, save_debug_data
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession
 from relax_core.tracking.jsonl import trim_metrics
+from relax_core.tracking.notify import telling
+from relax_core.tracking.timeline import write_timeline
 from tasks import artefacts
 from tasks.advantage import advantage
 from tasks.checkpoint import checkpoint
@@ -33,7 +37,7 @@ from tasks.weight_sync import weight_sync
 @flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
 def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     """One step: generate, score, learn, sync."""
-    run.begin_step()
+    run.clock.begin()
     ensure_engines(run, step)
     done = {}
     if run.evaluates_before(step):
@@ -41,6 +45,7 @@ def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     done["generate"] = rollout = generate(run, step)
     done["reward"] = rewards = reward(run, step, rollout)
     done["advantage"] = batch = advantage(run, step, rollout, rewards)
+    save_debug_data(run, step, rollout, rewards, batch)
     done["train"] = update = train_stage(run, step, batch)
     weight_sync(run, step, update)
     saved = checkpoint(run, step, update) if run.checkpoint_due(step) else None
@@ -59,13 +64,15 @@ def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) ->
         trim_metrics(run.store, first)
         run.progress.begin(run.store.url, run.total_steps, first)
         bar = artefacts.start(run, first)
+        one_step = {"rollout": rollout_only_step, "train": train_only_step}.get(run.mode, rollout_step)
         manifest: dict[str, Any] = {}
         for step in range(first, run.total_steps):
             # The heartbeat of a subflow costs a second a step; the parent's shows that the run lives.
             with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-                manifest = rollout_step(run, step)
+                manifest = one_step(run, step)
+            write_timeline(run.config, step, run.clock.spans)
             artefacts.progress(run, bar, step + 1)
-        artefacts.summary(run, run.progress.closing_text())
+        artefacts.summary(run, run.progress.closing_text(run.board.folder if run.board else None))
         return {"run": run.store.url, "steps": run.total_steps, "redone": run.redone, "metrics": manifest["metrics"]}
 
 
@@ -85,8 +92,9 @@ def train(
     Raises:
         UserError: a mistake in the options or files, or an engine that did not come up.
     """
-    given, config = config, checked(config)
-    sources = mark_derived(given, config, sources or given_options(given))
+    sources = sources or given_options(config)
+    given, config = config, checked(config, sources=sources)
+    sources = mark_derived(given, config, sources)
     with open_run(config, sources, backend) as run:
         if run.next_step() >= run.total_steps:
             run.progress.note(
@@ -100,5 +108,6 @@ def train(
                 "metrics": manifest.get("metrics", {}),
             }
         run.check_prompts()
-        with tags(run.id):
+        check_recorded(run)
+        with tags(run.id), telling(run.config, run.store.url, run.next_step()):
             return train_flow.with_options(flow_run_name=run.id)(config, dict(sources))

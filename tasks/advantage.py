@@ -1,18 +1,35 @@
 """Advantage: from scores to what the loss needs, one row a sample, into ``batch.parquet``.
 
 Guarantee: the batch holds every loss input as a column, so that any update can be repeated or explained from the
-file.
+file. Another function of the user, or another source of it, is another identity: the batch is made anew on the stored
+rollout and scores.
 """
 
+from typing import Any
+
+import numpy as np
+
 from relax_core.algorithms.batch import training_batch
+from relax_core.rollout.hooks import advantage_sources, post_processed, processed_scores
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import stage
 
 
-@stage("advantage")
+def _identity(run: RunSession, step: int) -> dict[str, Any]:
+    sources = advantage_sources(run.config)
+    return {"sources": sources} if sources else {}
+
+
+@stage("advantage", _identity)
 def advantage(run: RunSession, step: int, key: str, rollout: StageRecord, rewards: StageRecord) -> StageRecord:
     """Normalised rewards, advantages and masks."""
-    table = training_batch(run.store.read_table(rollout.table), run.store.read_table(rewards.table), run.config)
+    scores = run.store.read_table(rewards.table)
+    samples = post_processed(run.store.read_table(rollout.table), scores, run.config)
+    processed = processed_scores(samples, scores, run.config)
+    table = training_batch(samples, scores, run.config, processed)
     reference = run.store.write_table(run.store.step_path(step, "batch.parquet"), table)
-    return StageRecord("advantage", key, {"batch": reference})
+    values = {}
+    if processed is not None and np.isfinite(processed[0]).any():
+        values["metrics"] = {"raw_reward": float(np.nanmean(processed[0]))}
+    return StageRecord("advantage", key, {"batch": reference}, values)

@@ -1,15 +1,17 @@
 """Commit: the step's manifest, written last, then what people look at.
 
 Guarantee: a step with a manifest is finished and is never run again; everything that the next step needs to know is
-in it.
+in it. Only then are checkpoints deleted that the options do not keep.
 """
 
 from typing import Any
 
+from relax_core.rollout.hooks import log_rollout
+from relax_core.run import retention
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from relax_core.tracking.jsonl import append_metrics
-from relax_core.tracking.metrics import step_metrics
+from relax_core.tracking.metrics import training_metrics
 from tasks import artefacts
 from tasks.stage import action
 
@@ -19,28 +21,40 @@ def commit(
     run: RunSession, step: int, stages: dict[str, StageRecord], checkpoint: dict[str, Any] | None
 ) -> dict[str, Any]:
     """Write the manifest, the metrics and the artefacts of a step."""
+    update = stages.get("train")  # none with --debug-rollout-only
     tables = {f"{name}/{table}": ref for name, record in stages.items() for table, ref in record.tables.items()}
-    metrics = step_metrics(run.store.read_table(stages["generate"].table), run.store.read_table(stages["reward"].table))
+    rollout, rewards = (run.store.read_table(stages[name].table) for name in ("generate", "reward"))
+    replaced, metrics = log_rollout(rollout, rewards, run.config, step=step, seconds=stages["generate"].seconds)
+    if not replaced:
+        scores = stages["advantage"].values.get("metrics", {}) if "advantage" in stages else {}
+        metrics = {**training_metrics(rollout, rewards, run.config), **scores, **metrics}
     for name in ("train", "evaluate_before", "evaluate"):
         metrics.update(stages[name].values["metrics"] if name in stages else {})
-    seconds = dict(run.seconds)  # in the order in which they ran; after them what an earlier process has done
-    for name, record in stages.items():
-        seconds.setdefault(name, record.seconds)
+    seconds = dict(run.clock.seconds)  # in the order in which they ran; after them what an earlier process has done
+    for record in stages.values():
+        seconds.setdefault(record.stage, record.seconds)
     manifest = {
         "step": step,
-        "weights": {"version": step + 1, "id": stages["train"].key},
-        "optimizer_step": stages["train"].values["optimizer_step"],
+        "weights": {
+            "version": step + 1 if update else run.base_version(step),
+            "id": update.key if update else run.history.weights_id(0),
+        },
+        "optimizer_step": update.values["optimizer_step"] if update else 0,
         "cursor": stages["generate"].values["cursor"],
         "tables": {name: reference.to_json() for name, reference in tables.items()},
         "stages": {name: record.key for name, record in stages.items()},
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "wall_seconds": round(run.step_seconds(), 3),
+        "wall_seconds": round(run.clock.elapsed, 3),
         "checkpoint": checkpoint,
         "metrics": metrics,
     }
     append_metrics(run.store, step, metrics)
+    if run.board is not None:
+        run.board.add(step, metrics)
     run.store.write_manifest(step, manifest)
     run.committed(step)
-    run.progress.step_done(step, metrics, seconds, run.step_seconds())
+    if checkpoint is not None:
+        retention.prune(run.store, run.checkpoint_url, run.config.checkpoint)
+    run.progress.step_done(step, metrics, seconds, run.clock.elapsed)
     artefacts.step(run, step, manifest)
     return manifest

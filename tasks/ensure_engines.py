@@ -1,8 +1,9 @@
 """Engines in line with the run directory. Never cached: a record says nothing about a process that died since.
 
-Guarantee: afterwards trainer and engines live; if this step still has to generate (or to evaluate the first weights),
-both have the step's base version, and nothing that a former driver left running in the engines is still running.
-Later stages bring the trainer to their own version themselves, once the files that this needs are there again.
+Guarantee: afterwards trainer and engines live, as far as the run has them; if this step still has to generate (or to
+evaluate the first weights), both have the step's base version, and nothing that a former driver left running in the
+engines is still running. Later stages bring the trainer to their own version themselves, once the files that this needs
+are there again.
 """
 
 from relax_core.run.recovery import bring_trainer_to
@@ -11,17 +12,23 @@ from tasks.evaluate import evaluate_before
 from tasks.generate import generate
 from tasks.stage import action
 
+STARTED = {"whole": "SGLang and the trainer", "rollout": "SGLang", "train": "the trainer"}
+
 
 @action("ensure_engines")
 def ensure_engines(run: RunSession, step: int) -> None:
     """Start what is missing and reconcile versions."""
     if not run.engines_known:
-        run.progress.note("finding or starting SGLang and the trainer (a start takes 20 to 60 s)")
+        run.progress.note(f"finding or starting {STARTED[run.mode]} (a start takes 20 to 60 s)")
     run.ensure()
+    if run.mode == "train":
+        return
     if _needs_base(run, step):
-        run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
+        if run.mode == "whole":
+            run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
         run.engines.abort_all()
-        run.trainer.push_weights(step, run.engines.urls, run.history.weights_id(step))
+        if run.mode == "whole":
+            run.trainer.push_weights(step, run.engines.urls, run.history.weights_id(step))
     run.engines.check()
 
 

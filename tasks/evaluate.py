@@ -5,8 +5,9 @@ Guarantee: evaluation prompts never enter training, and evaluating changes no we
 
 from typing import Any
 
-from relax_core.rewards.score import reward_source_hash
-from relax_core.rollout.evaluate import evaluate_set
+from relax_core.rollout.evaluate import evaluate_set, evaluation_source
+from relax_core.rollout.hooks import log_evaluation
+from relax_core.run.debug_data import save_debug_evaluation
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import stage
@@ -16,18 +17,18 @@ def _identity(version: int) -> Any:
     def identity(run: RunSession, step: int) -> dict[str, Any]:
         return {
             "weights": run.history.weights_id(step + version),
-            "prompts": {name: prompts.fingerprint for name, prompts in run.evaluation_sets.items()},
-            "source": reward_source_hash(run.config),
+            "prompts": {eval_set.name: prompts.fingerprint for eval_set, prompts in run.evaluation_sets},
+            "source": evaluation_source((eval_set for eval_set, _ in run.evaluation_sets), run.config),
         }
 
     return identity
 
 
 def _evaluate(run: RunSession, step: int, key: str, folder: str, version: int) -> StageRecord:
-    tables, metrics = {}, {}
-    for name, prompts in run.evaluation_sets.items():
+    tables, metrics, written = {}, {}, {}
+    for eval_set, prompts in run.evaluation_sets:
         table, scores = evaluate_set(
-            name,
+            eval_set,
             prompts,
             run.engines.urls,
             run.config,
@@ -35,8 +36,13 @@ def _evaluate(run: RunSession, step: int, key: str, folder: str, version: int) -
             tokenizer=run.tokenizer,
             progress=run.progress.update,
         )
-        tables[name] = run.store.write_table(run.store.step_path(step, f"{folder}/{name}.parquet"), table)
+        path = run.store.step_path(step, f"{folder}/{eval_set.name}.parquet")
+        tables[eval_set.name] = run.store.write_table(path, table)
         metrics.update(scores)
+        written[eval_set.name] = table
+    save_debug_evaluation(run, step, written, "eval_before_" if folder == "eval_before" else "eval_")
+    replaced, extra = log_evaluation(written, run.config, step=version - 1)
+    metrics = extra if replaced else {**metrics, **extra}
     return StageRecord("evaluate", key, tables, {"metrics": metrics})
 
 

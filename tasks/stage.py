@@ -57,8 +57,8 @@ class Stage:
         started = time.perf_counter()
         with run.progress.stage(step, self.name):
             record = self.work(run, step, key, *inputs)
-        run.seconds[self.name] = time.perf_counter() - started
-        record = StageRecord(self.name, key, record.tables, record.values, run.seconds[self.name])
+        seconds = run.clock.ran(self.name, started)
+        record = StageRecord(self.name, key, record.tables, record.values, seconds)
         run.records.write(step, record)
         return record
 
@@ -84,7 +84,7 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             started = time.perf_counter()
             with run.progress.stage(step, name):
                 result = work(run, step, *inputs)
-            run.seconds[name] = time.perf_counter() - started
+            run.clock.ran(name, started)
             return result
 
         run_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)

@@ -1,6 +1,7 @@
 """Weight sync: the engines get the trainer's weights.
 
-Guarantee: afterwards every engine reports the version that this step made; one that has it already is left alone.
+Guarantee: afterwards the trainer is at the version that this step made, and every engine reports it; one that has it
+already is left alone. A run without engines (--debug-train-only) has nobody to tell.
 """
 
 from typing import Any
@@ -17,4 +18,6 @@ def weight_sync(run: RunSession, step: int, update: StageRecord) -> dict[str, An
     version = int(update.values["version"])
     run.ensure()
     run.redone += bring_trainer_to(version, run.trainer, run.history, run.progress.note)
+    if run.mode == "train":
+        return {}
     return dict(run.trainer.push_weights(version, run.engines.urls, run.history.weights_id(version)))

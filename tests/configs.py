@@ -11,6 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from relax_core.config.eval_sets import EvalSet
 from relax_core.config.options import OPTIONS, Option, with_options
 from relax_core.config.sections import RelaxConfig
 
@@ -48,7 +49,7 @@ def valid_config(folder: Path, **options: Any) -> RelaxConfig:
         "n_samples_per_prompt": 4,
         "num_rollout": 3,
         "rollout_max_response_len": 64,
-        "rm_type": "exact",
+        "rm_type": "exact_number",
     }
     return with_options(RelaxConfig(), values | options)
 
@@ -56,6 +57,8 @@ def valid_config(folder: Path, **options: Any) -> RelaxConfig:
 def _values(option: Option) -> st.SearchStrategy[Any]:
     item = option.core_type.__args__[0] if option.kind == "list" else None
     text = st.text(max_size=8)
+    items: dict[Any, st.SearchStrategy[Any]] = {int: st.integers(-1, 600), float: st.floats(0, 1), str: text}
+    number = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     drawn: st.SearchStrategy[Any] = {
         "bool": st.booleans(),
         "int": st.integers(-3, 5000),
@@ -63,21 +66,23 @@ def _values(option: Option) -> st.SearchStrategy[Any]:
         "float": st.floats(allow_nan=False, allow_infinity=False),
         "text": text,
         "choice": st.sampled_from(option.choices or ("",)),
-        "list": st.lists(st.integers(-1, 600) if item is int else text, max_size=3),
-        "json": st.dictionaries(
-            text, st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text, max_size=3
-        ),
+        "list": st.lists(items.get(item, text), max_size=3),
+        "json": st.dictionaries(text, text if option.core_type == dict[str, str] else number | text, max_size=3),
     }[option.kind]
     if option.name == "resource":
-        drawn = st.dictionaries(
-            st.sampled_from(["actor", "rollout", "critic"]), st.tuples(st.integers(-1, 3), st.integers(-1, 9))
-        )
+        roles = st.sampled_from(["actor", "rollout", "critic"])
+        drawn = st.dictionaries(roles, st.tuples(st.integers(-1, 3), st.integers(-1, 9)))
+    if option.name == "eval_datasets":
+        drawn = st.lists(st.builds(EvalSet, name=text, path=text, temperature=st.none() | st.floats(0, 2)), max_size=2)
     return st.none() | drawn if option.optional else drawn
 
 
-configs: st.SearchStrategy[RelaxConfig] = st.fixed_dictionaries(
-    {}, optional={name: _values(option) for name, option in OPTIONS.items()}
-).map(lambda values: with_options(RelaxConfig(), values))
+_STRATEGIES = {name: _values(option) for name, option in OPTIONS.items()}
+_ANY_OPTION = st.sampled_from(sorted(OPTIONS)).flatmap(lambda name: st.tuples(st.just(name), _STRATEGIES[name]))
+
+configs: st.SearchStrategy[RelaxConfig] = st.lists(_ANY_OPTION, max_size=40).map(
+    lambda pairs: with_options(RelaxConfig(), dict(pairs))
+)
 """Configurations with any options set to any typed value, sensible or not."""
 
 # a busy machine draws a hundred options slowly; that is no mistake

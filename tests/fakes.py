@@ -5,9 +5,11 @@ its checkpoints kept.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,9 @@ class FakeTrainer:
         store.write_json(f"{folder}/relax_state.json", marker)
         return {}
 
+    def finish_save(self) -> dict[str, Any]:
+        return {}
+
     def load(self, url: str, iteration: int) -> None:
         state = RunStore(url).read_json(f"iter_{iteration:07d}/fake.json")
         self.version, self.weights = state["version"], state["weights"]
@@ -154,7 +159,12 @@ class FakeBackend:
         self.ensured += 1
         return self.trainer, FakeEngines(self.engine)
 
+    def ensure_trainer(self) -> FakeTrainer:
+        self.ensured += 1
+        return self.trainer
+
     def ensure_rollout(self, weights_id: str) -> FakeEngines:
+        self.engine.label = weight_label(0, weights_id)
         return FakeEngines(self.engine)
 
     def lose_all(self) -> None:
@@ -171,3 +181,33 @@ class FakeBackend:
 
     def close(self) -> None:
         pass
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL of the driver: nothing in the project catches it."""
+
+
+class Stopper:
+    """Kills the driver on entering or leaving one stage, once."""
+
+    def __init__(self, monkeypatch: Any, step: int, stage: str, leave: bool = False) -> None:
+        from relax_core.tracking.progress import Progress
+
+        real = Progress.stage
+        armed = [True]
+
+        @contextlib.contextmanager
+        def guarded(self: Progress, number: int, name: str) -> Iterator[None]:
+            here = armed[0] and (number, name) == (step, stage)
+            if here and not leave:
+                armed.clear()
+                armed.append(False)
+                raise Killed
+            with real(self, number, name):
+                yield
+            if here:
+                armed.clear()
+                armed.append(False)
+                raise Killed
+
+        monkeypatch.setattr(Progress, "stage", guarded)

@@ -20,6 +20,7 @@ ALLOWED = {
     "data": (),
     "relax_core.config": (),
     "relax_core.run": ("transformers",),
+    "relax_core.run.debug_data": ("torch",),
     "relax_core.batching": (),
     "relax_core.rewards": (),
     "relax_core.rollout": (),
@@ -37,7 +38,7 @@ ALLOWED = {
 
 ONE_PLACE = {
     "megatron": {"relax_core.training.megatron", "relax_core.training.megatron_cpu"},
-    "sglang": {"relax_core.engines.serve"},
+    "sglang": {"relax_core.engines.serve", "relax_core.engines.introspect"},
     "prefect": {"tasks", "flows"},
 }
 """Library -> the modules (or packages) that alone import it."""

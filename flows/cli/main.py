@@ -1,14 +1,16 @@
-"""``relax``: train, evaluate, up, status, down, models.
+"""``relax``: train, evaluate, doctor, options, explain, schema, import-args, up, status, down, models.
 
 Guarantee: a mistake is one paragraph on stderr and an exit code that is not 0; a traceback appears with ``--debug``
 only. ``relax --help`` imports neither torch, Ray nor Prefect.
 """
 
 import argparse
+import os
 import signal
 import sys
 import threading
 from collections.abc import Sequence
+from types import ModuleType
 
 from data.errors import UserError
 from relax_core import __version__
@@ -16,6 +18,11 @@ from relax_core import __version__
 COMMANDS = {
     "train": "train a policy; the same --run-dir again goes on where it stopped",
     "evaluate": "score a run's newest weights, or a Hugging Face folder, on evaluation sets",
+    "doctor": "say what is wrong with a configuration, and what a run of it would do",
+    "options": "list or search options: relax options [WORDS]",
+    "explain": "tell everything about one option: relax explain --lr",
+    "schema": "print the JSON Schema of the run file",
+    "import-args": "turn a bash launch script into a run file",
     "up": "start the standing Ray head and Prefect server",
     "status": "show what stands and which actors live",
     "down": "end what `relax up` started",
@@ -40,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if leaving.code == signal.SIGTERM:  # Ray's own handler, which takes the place of ours
             return _say_terminated()
         raise
+    except BrokenPipeError:  # `relax options | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         print("\nrelax: stopped; the same command goes on from the last finished task.", file=sys.stderr)
         return 130
@@ -85,10 +95,22 @@ def _run(arguments: list[str]) -> int:
         from flows.cli import run
 
         return run.train(rest) if command == "train" else run.evaluate(rest)
+    if command == "doctor":
+        from flows.cli import ask
+
+        return ask.doctor(rest)
+    parser = argparse.ArgumentParser(prog=f"relax {command}", description=COMMANDS[command], allow_abbrev=False)
+    return int(getattr(_module_of(command), command.replace("-", "_"))(parser, rest))
+
+
+def _module_of(command: str) -> ModuleType:
+    if command in ("options", "explain", "schema", "import-args"):
+        from flows.cli import ask
+
+        return ask
     from flows.cli import standing
 
-    parser = argparse.ArgumentParser(prog=f"relax {command}", description=COMMANDS[command], allow_abbrev=False)
-    return int(getattr(standing, command)(parser, rest))
+    return standing
 
 
 def _overview() -> str:

@@ -7,12 +7,15 @@ second.
 import logging
 import os
 import sys
-import tempfile
 import time
 import warnings
 
 from data.store import RunStore
-from relax_core.config import RelaxConfig, Source, options_help, parse_arguments, read_config, validate
+from relax_core.config import Given, RelaxConfig, Source
+from relax_core.config.examine import accept, examine_given
+from relax_core.config.help import options_help
+from relax_core.config.parser import parse_arguments, read_given
+from relax_core.config.sources import DERIVED
 
 
 def train(arguments: list[str]) -> int:
@@ -20,9 +23,10 @@ def train(arguments: list[str]) -> int:
     if _help_wanted(arguments):
         print(_usage("train"))
         return 0
-    config, sources = _configuration(arguments)
-    validate(config)  # before the imports below, which take seconds
     _quiet_logs()
+    given = read_given(arguments)
+    accept(examine_given(given))  # before the imports below, which take seconds
+    config, sources = _with_run_dir(given, "runs/%Y%m%d-%H%M%S")
     from flows.train import train as run_training
 
     run_training(config, sources)
@@ -34,11 +38,10 @@ def evaluate(arguments: list[str]) -> int:
     if _help_wanted(arguments):
         print(_usage("evaluate"))
         return 0
-    config, _ = read_config(_with_options_of_the_run(arguments))
-    if config.run.run_dir is None:
-        config.run.run_dir = time.strftime("runs/evaluation-%Y%m%d-%H%M%S")
-    validate(config, "evaluate")
     _quiet_logs()
+    given = read_given(_with_options_of_the_run(arguments))
+    accept(examine_given(given, "evaluate"))
+    config, _ = _with_run_dir(given, "runs/evaluation-%Y%m%d-%H%M%S")
     from flows.evaluate import evaluate as run_evaluation
 
     run_evaluation(config)
@@ -51,9 +54,7 @@ def _with_options_of_the_run(arguments: list[str]) -> list[str]:
     run_dir = given.get("run_dir")
     if run_dir is None or "config" in given or not RunStore(run_dir).exists("config.yaml"):
         return arguments
-    with tempfile.NamedTemporaryFile("wb", suffix=".yaml", delete=False) as file:
-        file.write(RunStore(run_dir).read_bytes("config.yaml"))
-    return ["--config", file.name, *arguments]
+    return ["--config", f"{run_dir.rstrip('/')}/config.yaml", *arguments]
 
 
 def _help_wanted(arguments: list[str]) -> bool:
@@ -64,11 +65,11 @@ def _usage(command: str) -> str:
     return f"usage: relax {command} [--config RUN.yaml] [options]\n\n{options_help()}"
 
 
-def _configuration(arguments: list[str]) -> tuple[RelaxConfig, dict[str, Source]]:
-    config, sources = read_config(arguments)
+def _with_run_dir(given: Given, default: str) -> tuple[RelaxConfig, dict[str, Source]]:
+    config, sources, _ = given
     if config.run.run_dir is None:
-        config.run.run_dir = time.strftime("runs/%Y%m%d-%H%M%S")
-        sources["run_dir"] = "derived"
+        config.run.run_dir = time.strftime(default)
+        sources["run_dir"] = DERIVED
     return config, sources
 
 

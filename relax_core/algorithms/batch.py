@@ -18,12 +18,19 @@ from relax_core.algorithms.rewards import normalize_rewards
 from relax_core.config import RelaxConfig
 
 
-def training_batch(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) -> pa.Table:
+def training_batch(
+    rollout: pa.Table,
+    rewards: pa.Table,
+    config: RelaxConfig,
+    processed: tuple[np.ndarray, np.ndarray] | None = None,
+) -> pa.Table:
     """Normalise rewards and spread them over tokens.
 
     Args:
         rollout: schema ``ROLLOUT``, N rows.
         rewards: schema ``REWARD``, the same sample ids in any order.
+        processed: scores as they are and scores to train on, each [N] float64 in the order of ``rollout``, NaN = none;
+            they stand for the rewards and their normalisation.
 
     Returns:
         Schema ``BATCH``, N rows in the order of ``rollout``.
@@ -35,16 +42,19 @@ def training_batch(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) ->
     scores = rewards["reward"].to_numpy(zero_copy_only=False).astype(np.float64)[order]  # null becomes NaN
     options = config.algorithm
     estimator = get_estimator(options.advantage_estimator)
-    normalized = normalize_rewards(
-        scores,
-        np.asarray(rollout["group_id"].to_pylist()),
-        kind="none" if options.disable_rewards_normalization else estimator.normalizer,
-        std=not options.disable_grpo_std_normalization,
-        expected_group_size=config.rollout.n_samples_per_prompt,
-    )
+    if processed is not None:
+        scores, normalized = processed
+    else:
+        normalized = normalize_rewards(
+            scores,
+            np.asarray(rollout["group_id"].to_pylist()),
+            kind="none" if options.disable_rewards_normalization else estimator.normalizer,
+            std=not options.disable_grpo_std_normalization,
+            expected_group_size=config.rollout.n_samples_per_prompt,
+        )
     masks = Ragged.from_arrow(rollout["loss_mask"])
     removed = rollout["remove_sample"].to_numpy(zero_copy_only=False).astype(bool)
-    trained = ~(np.isnan(scores) | removed)
+    trained = ~(np.isnan(normalized) | removed)
     mask = Ragged(masks.values * np.repeat(trained, masks.lengths).astype(np.uint8), masks.offsets)
     result = estimator.advantages(AdvantageInputs(normalized, masks.offsets, mask.values))
     return make_table(

@@ -97,3 +97,75 @@ def repeats_itself(text: str) -> bool:
 def repetition_frac(texts: Sequence[str]) -> float:
     """Fraction of the texts that repeat themselves; NaN without texts."""
     return sum(map(repeats_itself, texts)) / len(texts) if texts else float("nan")
+
+
+def effective_sample_fraction(weight_sum: float, weight_square_sum: float, count: float) -> float:
+    """Effective sample size of importance weights, as a part of their number: (sum w)² / (n sum w²), from 1/n to 1.
+
+    1: all weights are equal; 1/n: one weight is all there is. Source: Kish, "Survey Sampling" (1965), as used for
+    importance sampling by Kong (1992).
+
+    Args:
+        weight_sum, weight_square_sum, count: of the unmasked tokens (``corrections.importance_sums``).
+
+    Returns:
+        NaN without tokens or where all weights are 0.
+    """
+    return weight_sum**2 / (count * weight_square_sum) if count and weight_square_sum else float("nan")
+
+
+def staleness_stats(versions: Sequence[int] | NDArray, current: int) -> dict[str, float]:
+    """``staleness/{avg,max,min}``: how many updates older than the current weights those are that made each sample.
+
+    Args:
+        versions: [N] of the oldest weights that made a token of the sample.
+        current: version of the weights that are trained.
+
+    Returns:
+        Empty without samples.
+    """
+    ages = current - np.asarray(versions, dtype=np.float64)
+    if ages.size == 0:
+        return {}
+    return {"staleness/avg": float(ages.mean()), "staleness/max": float(ages.max()), "staleness/min": float(ages.min())}
+
+
+def leave_one_out_metrics(
+    rewards: NDArray[np.float64],
+    advantages: NDArray[np.float64],
+    group_ids: Sequence[str] | NDArray,
+    trained_tokens: NDArray[np.int64],
+) -> dict[str, float]:
+    """Metrics of RLOO, over samples and groups.
+
+    Args:
+        rewards: [N] before normalisation; NaN = no score.
+        advantages: [N] leave-one-out advantages; NaN = no score.
+        group_ids: [N].
+        trained_tokens: [N] unmasked tokens.
+
+    Returns:
+        ``rloo/baseline_mean`` (reward - advantage) and ``rloo/adv_abs_mean`` over scored samples;
+        ``rloo/no_signal_frac``: scored samples of advantage 0; ``rloo/zero_adv_group_frac``: groups with a score whose
+        advantages are all 0; ``rloo/dropped_group_frac``: groups with fewer than two scores;
+        ``rloo/empty_response_frac``: samples without a trained token. Empty without samples.
+    """
+    values, gains = np.asarray(rewards, dtype=np.float64), np.asarray(advantages, dtype=np.float64)
+    if values.size == 0:
+        return {}
+    distinct, codes = group_codes(group_ids)
+    scored = ~np.isnan(values)
+    counts = np.bincount(codes[scored], minlength=len(distinct))
+    signals = np.bincount(codes[scored & (gains != 0)], minlength=len(distinct))
+    result = {
+        "rloo/dropped_group_frac": float((counts < 2).mean()),
+        "rloo/empty_response_frac": float((np.asarray(trained_tokens) == 0).mean()),
+    }
+    if scored.any():
+        result |= {
+            "rloo/baseline_mean": float((values - gains)[scored].mean()),
+            "rloo/adv_abs_mean": float(np.abs(gains[scored]).mean()),
+            "rloo/no_signal_frac": float((gains[scored] == 0).mean()),
+            "rloo/zero_adv_group_frac": float((signals[counts > 0] == 0).mean()),
+        }
+    return result

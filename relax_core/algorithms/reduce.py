@@ -1,6 +1,6 @@
-"""From values of tokens to one number: the sample mean and the token mean over the global batch.
+"""From values of tokens to one number: the sample mean, the token mean and other sums over the global batch.
 
-Guarantee: both are sums over tokens of ``value x weight`` whose weights know the size of the *global* batch. So the sum
+Guarantee: all are sums over tokens of ``value x weight`` whose weights know the size of the *global* batch. So the sum
 of the results over micro-batches and data-parallel ranks is the result of the whole batch: how samples are packed or
 split cannot change loss, gradient or metric. Masked tokens are left out by selection (their NaN stays theirs); a fully
 masked sample adds exactly 0. No loops over samples, no atomics: deterministic on every device.
@@ -10,9 +10,16 @@ Layout: packed response tokens [T]; sample i owns ``offsets[i]:offsets[i + 1]``.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from data.errors import UserError
 from relax_core.algorithms.numerics import widen
 
 
@@ -87,3 +94,152 @@ def sample_mean(
 def token_mean(values: Tensor, mask: Tensor, *, global_tokens: int) -> Tensor:
     """This micro-batch's part of the mean over all unmasked tokens of the global batch (a scalar)."""
     return weighted_sum(values, token_mean_weights(mask, global_tokens=global_tokens))
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """What an optimiser step's weights must know of all its samples, over all ranks.
+
+    Args:
+        samples: B, fully masked ones included.
+        tokens: unmasked tokens.
+    """
+
+    samples: int
+    tokens: int
+
+    def divisor(self, per_token: bool) -> int:
+        """What a sum over samples (or, with ``per_token``, over tokens) is divided by."""
+        return max(self.tokens if per_token else self.samples, 1)
+
+
+def step_weights(
+    mask: Tensor, offsets: Tensor, size: StepSize, *, per_token: bool, token_counts: Tensor | None = None
+) -> Tensor:
+    """Weight of each token in the loss and in its metrics: the token mean with ``per_token``, else the sample mean.
+
+    Args:
+        mask, offsets, token_counts: as in ``sample_mean_weights``; of any part of the step.
+        size: of the whole step.
+        per_token: ``--calculate-per-token-loss``.
+
+    Returns:
+        [T] float32.
+    """
+    if per_token:
+        return token_mean_weights(mask, global_tokens=size.tokens)
+    return sample_mean_weights(mask, offsets, global_samples=size.divisor(False), token_counts=token_counts)
+
+
+def summed(weights: Tensor, size: StepSize, *, per_token: bool) -> Callable[[Tensor], Tensor]:
+    """The reducer that a user's loss function gets as ``sum_of_sample_mean``: of values [T] the sum over samples of
+    their means (with ``per_token`` over tokens), before the division by the step's samples (tokens).
+
+    Args:
+        weights: [T] from ``step_weights``.
+        size, per_token: as there.
+    """
+    return lambda values: weighted_sum(values, weights) * size.divisor(per_token)
+
+
+ListReducer = Callable[[Tensor], Tensor]
+"""From the losses of a micro-batch's tokens [T] to a sum over its samples (or tokens), not yet divided."""
+
+ReducerFactory = Callable[[Sequence[int], Sequence[int], Sequence[Tensor], bool], ListReducer]
+"""``--custom-pg-loss-reducer-function-path``: ``(total_lengths, response_lengths, loss_masks, per_token) -> reducer``.
+
+One entry for each sample of the micro-batch: its tokens with and without the prompt, and its mask. The reducer gets the
+policy losses of all response tokens, packed, and gives a *sum* over the samples; Relax divides it by the samples of the
+optimiser step (with ``per_token``, --calculate-per-token-loss: by its trained tokens), so that micro-batches add up. A
+factory with a further parameter ``args`` gets all options in it.
+"""
+
+
+def with_options(factory: Callable[..., ListReducer], args: Any) -> ReducerFactory:
+    """The factory, with ``args`` (a namespace of all options) filled in if it has a parameter of that name."""
+    try:
+        wanted = "args" in inspect.signature(factory).parameters
+    except ValueError:  # a builtin without a signature
+        wanted = False
+    return partial(factory, args=args) if wanted else factory
+
+
+def custom_reduction(
+    factory: ReducerFactory,
+    losses: Tensor,
+    masks: Sequence[Tensor],
+    total_lengths: Sequence[int],
+    response_lengths: Sequence[int],
+    size: StepSize,
+    *,
+    per_token: bool,
+) -> Tensor:
+    """A micro-batch's part of the policy loss by a user's reducer.
+
+    Args:
+        factory: the user's, see ``ReducerFactory``.
+        losses: [T], 0 where masked.
+        masks: each sample's mask.
+
+    Returns:
+        A scalar with gradient.
+
+    Raises:
+        UserError: the reducer gives no single number.
+    """
+    result: Any = factory(list(total_lengths), list(response_lengths), list(masks), per_token)(losses)
+    if not isinstance(result, Tensor) or result.numel() != 1:
+        found = f"shape {tuple(result.shape)}" if isinstance(result, Tensor) else repr(result)
+        raise UserError(
+            f"The reducer of --custom-pg-loss-reducer-function-path gave {found}.",
+            "It must give one number for all samples, as a tensor.",
+        )
+    return result.reshape(()) / size.divisor(per_token)
+
+
+def constant_length(length: int) -> ReducerFactory:
+    """The reducer of Dr.GRPO: the sum over tokens / a constant length, so that no response's tokens weigh less.
+
+    Source: Liu et al., "Understanding R1-Zero-Like Training: A Critical Perspective" (2025), section 3.2 and its
+    listing, where the length is the largest response length.
+
+    Args:
+        length: tokens, e.g. --rollout-max-response-len.
+
+    Raises:
+        ValueError: a length below 1.
+    """
+    if length < 1:
+        raise ValueError(f"the constant length is {length} and must be at least 1")
+
+    def factory(
+        total_lengths: Sequence[int], response_lengths: Sequence[int], loss_masks: Sequence[Tensor], per_token: bool
+    ) -> ListReducer:
+        if per_token:
+            raise UserError(
+                "--calculate-per-token-loss divides by the trained tokens, and Dr.GRPO's reducer by a constant length.",
+                "Leave --calculate-per-token-loss out.",
+            )
+        keep = torch.cat(list(loss_masks)).bool()
+        return lambda losses: torch.where(keep, losses, 0.0).sum() / length
+
+    return factory
+
+
+def dr_grpo(
+    total_lengths: Sequence[int],
+    response_lengths: Sequence[int],
+    loss_masks: Sequence[Tensor],
+    per_token: bool,
+    *,
+    args: Any = None,
+) -> ListReducer:
+    """``constant_length`` of --rollout-max-response-len, to be named by --custom-pg-loss-reducer-function-path.
+
+    Raises:
+        UserError: the option is not set.
+    """
+    length = getattr(args, "rollout_max_response_len", None)
+    if not length:
+        raise UserError("Dr.GRPO's reducer divides by --rollout-max-response-len, which is not set.", "Set it.")
+    return constant_length(int(length))(total_lengths, response_lengths, loss_masks, per_token)

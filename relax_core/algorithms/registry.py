@@ -3,23 +3,66 @@
 Guarantee: an estimator is one declarative ``EstimatorSpec``; the command line's choices, its guard rails and the stages
 read the specification and have no branch on a name. Importing this module does not import torch.
 
-To add an estimator, write its functions where you like and call ``register`` with its specification.
+To add an estimator, put one file into ``relax_core/algorithms/estimators/`` that calls ``register``, with the functions
+that it needs and nobody else has; every module of that package is found. What an option must be with the estimator is
+data too (``Demand``).
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from data.errors import UserError
-from relax_core.algorithms.advantages import AdvantageInputs, Advantages, spread_over_tokens
+from relax_core.algorithms.advantages import AdvantageInputs, Advantages
 from relax_core.algorithms.rewards import Normalizer
+from relax_core.algorithms.whitening import Whitening
 
 if TYPE_CHECKING:
     from relax_core.algorithms.losses import PolicyLoss
+
+KLRole = Literal["loss", "reward"]
+"""Where an estimator may have a KL to the reference: as a term of the loss, or in the reward of each token."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What an option must be with an estimator. Exactly one of ``allowed``, ``at_least`` and ``above`` is given.
+
+    Args:
+        option: its name.
+        reason: why, to follow the option's name; ``{advantage_estimator}`` is the estimator.
+        allowed: the values that it may have.
+        at_least, above: bounds of its value.
+        when: an option that must be on for the demand to count; None: always.
+        fix: what to do about it; may be empty.
+    """
+
+    option: str
+    reason: str
+    allowed: tuple[Any, ...] | None = None
+    at_least: float | None = None
+    above: float | None = None
+    when: str | None = None
+    fix: str = ""
+
+    def holds(self, value: Callable[[str], Any]) -> bool:
+        """Whether the options keep it.
+
+        Args:
+            value: gives an option's value by its name.
+        """
+        if self.when is not None and not value(self.when):
+            return True
+        found = value(self.option)
+        if self.allowed is not None:
+            return found in self.allowed
+        if self.at_least is not None:
+            return found is not None and found >= self.at_least
+        return found is not None and self.above is not None and found > self.above
 
 
 @dataclass(frozen=True)
@@ -36,14 +79,87 @@ class EstimatorSpec:
     policy_loss: str
     """``module:function`` of the loss, resolved late because losses need torch."""
     needs_critic: bool = False
+    """It reads the values of a critic, which is trained beside the policy."""
     min_group_size: int = 1
     """Least --n-samples-per-prompt that is allowed."""
+    normalizers: tuple[Normalizer, ...] = ()
+    """Normalisers that are allowed instead of ``normalizer``; ``none`` is --disable-rewards-normalization."""
+    loss_options: tuple[str, ...] = ("eps_clip", "eps_clip_high", "eps_clip_c")
+    """Options that its policy loss takes, as keyword arguments of these names."""
+    sequence_loss: bool = False
+    """Its policy loss looks at whole samples: it also takes ``sequences``."""
+    advantage_options: tuple[str, ...] = ()
+    """Options that ``advantages`` reads (fields of ``AdvantageOptions``)."""
+    whitening: Whitening = "whiten"
+    """Form of --normalize-advantages."""
+    kl_role: KLRole = "loss"
+    """``reward``: --kl-coef has an effect; ``loss``: it has none, and --use-kl-loss may be used."""
+    sync_only: bool = False
+    """It needs all samples of a step together and made by the current weights: not with --fully-async."""
+    context_parallel: bool = True
+    """Samples may be split over context-parallel ranks."""
+    roles: tuple[str, ...] = ()
+    """Roles that --resource must have beside actor and rollout."""
+    demands: tuple[Demand, ...] = ()
+    """What options must be, beyond what the fields above say."""
+    source: str = ""
+    """The paper."""
 
     def load_policy_loss(self) -> Callable[..., PolicyLoss]:
         """The function named by ``policy_loss``."""
         module, _, function = self.policy_loss.partition(":")
         loss: Any = getattr(import_module(module), function)
         return loss
+
+    @property
+    def all_demands(self) -> tuple[Demand, ...]:
+        """``demands``, and those that follow from the other fields."""
+        return (*self._implied_demands(), *self.demands)
+
+    def broken(self, value: Callable[[str], Any]) -> list[Demand]:
+        """The demands that these options do not keep.
+
+        Args:
+            value: gives an option's value by its name.
+        """
+        return [demand for demand in self.all_demands if not demand.holds(value)]
+
+    def _implied_demands(self) -> Iterator[Demand]:
+        if self.min_group_size > 1:
+            yield Demand(
+                "n_samples_per_prompt",
+                "leaves --advantage-estimator {advantage_estimator} no other response to compare with.",
+                at_least=self.min_group_size,
+                fix=f"Make it {self.min_group_size} or more.",
+            )
+        if self.normalizer != "none" and "none" not in self.normalizers:
+            yield Demand(
+                "disable_rewards_normalization",
+                "takes the baseline away from --advantage-estimator {advantage_estimator}.",
+                allowed=(False,),
+                fix="Leave it out.",
+            )
+        if self.kl_role == "loss":
+            yield Demand(
+                "kl_coef",
+                "has no effect with --advantage-estimator {advantage_estimator}: no KL is part of its rewards.",
+                allowed=(0,),
+                fix="Use --use-kl-loss and --kl-loss-coef.",
+            )
+        if self.sync_only:
+            yield Demand(
+                "fully_async",
+                "cannot be used with --advantage-estimator {advantage_estimator}: it needs a whole step of samples by"
+                " the current weights.",
+                allowed=(False,),
+                fix="Leave it out.",
+            )
+        if not self.context_parallel:
+            yield Demand(
+                "context_parallel_size",
+                "must be 1 with --advantage-estimator {advantage_estimator}, which sums along a whole response.",
+                allowed=(1,),
+            )
 
 
 _SPECS: dict[str, EstimatorSpec] = {}
@@ -66,6 +182,11 @@ def estimator_names() -> tuple[str, ...]:
     return tuple(_SPECS)
 
 
+def estimators() -> tuple[EstimatorSpec, ...]:
+    """All specifications, in order of registration."""
+    return tuple(_SPECS.values())
+
+
 def get_estimator(name: str) -> EstimatorSpec:
     """The specification of ``name``.
 
@@ -79,12 +200,4 @@ def get_estimator(name: str) -> EstimatorSpec:
     return _SPECS[name]
 
 
-register(
-    EstimatorSpec(
-        name="grpo",
-        summary="Reward relative to the group's mean and standard deviation, the same for every token; no critic.",
-        normalizer="group_mean_std",
-        advantages=spread_over_tokens,
-        policy_loss="relax_core.algorithms.losses:policy_loss",
-    )
-)
+import_module("relax_core.algorithms.estimators")  # at the end: its modules import this one

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from data.errors import UserError
 
-Normalizer = Literal["group_mean_std", "group_mean", "none"]
+Normalizer = Literal["group_mean_std", "group_mean", "group_leave_one_out", "none"]
 NORMALIZERS: tuple[str, ...] = get_args(Normalizer)
 
 STD_EPSILON = 1e-6
@@ -49,7 +49,10 @@ def normalize_rewards(
 
     group_mean_std: (r - mean) / (s + 1e-6), s the unbiased standard deviation (divisor n - 1), as in Shao et al.,
     "DeepSeekMath" (2024), section 4.1.2; with ``std=False`` only r - mean, as in Liu et al., "Understanding
-    R1-Zero-Like Training" (2025). group_mean: r - mean. none: r.
+    R1-Zero-Like Training" (2025). group_mean: r - mean, the reward itself being part of the mean, as in Hu et al.,
+    "REINFORCE++" (2025), its variant with a baseline. group_leave_one_out: r - mean of the *other* scores of the group
+    = n / (n - 1) (r - mean), as in Kool et al., "Buy 4 REINFORCE Samples, Get a Baseline for Free!" (2019), eq. 8.
+    none: r.
 
     Args:
         rewards: [N]; NaN = no score.
@@ -99,6 +102,8 @@ def normalize_rewards(
         squares = np.bincount(codes, weights=centred**2, minlength=groups)
         deviation = np.sqrt(squares / np.maximum(counts - 1, 1))
         centred /= deviation[codes] + STD_EPSILON
+    elif kind == "group_leave_one_out":
+        centred *= (counts / np.maximum(counts - 1, 1))[codes]
     result = np.full(values.size, np.nan)
     result[scored] = centred
     return result

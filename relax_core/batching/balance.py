@@ -1,23 +1,27 @@
 """Sharing of sequences between data-parallel ranks so that their sums are close.
 
-Guarantee: every index is in exactly one part; the same input gives the same parts in every process. The spread (largest
-minus smallest sum) is at most the largest length, and no exchange between the fullest and the emptiest part narrows it.
+Guarantee: every index is in exactly one part and no part is empty; the same input gives the same parts in every
+process. The spread (largest minus smallest sum) is at most the largest length and at most that of largest differencing,
+also with equal counts.
 
-Method: largest differencing (N. Karmarkar, R. Karp, "The Differencing Method of Set Partitioning", 1982) and, with free
-counts, longest first to the emptiest part; then exchanges of two items (or moves of one) between extreme parts.
+Method: longest first to the emptiest part, or largest differencing (N. Karmarkar, R. Karp, "The Differencing Method of
+Set Partitioning", 1982), then exchanges (``relax_core/batching/swaps.py``).
 """
 
 from __future__ import annotations
 
 import heapq
+from bisect import insort
 from collections.abc import Sequence
 
 import numpy as np
 
 from data.errors import UserError
+from relax_core.batching.sizes import checked_sizes
+from relax_core.batching.swaps import Ints, narrow, spread
 
-DIFFERENCING_LIMIT = 1 << 14
-"""With free counts largest differencing, the slower method, runs up to this many (items x parts)."""
+_Subset = tuple[int, int]
+"""Sum of a subset, and its number: that of its only item, or N + its place in the list of unions."""
 
 
 def balance(lengths: Sequence[int] | np.ndarray, parts: int, equal: bool = True) -> list[list[int]]:
@@ -33,34 +37,30 @@ def balance(lengths: Sequence[int] | np.ndarray, parts: int, equal: bool = True)
 
     Raises:
         UserError: fewer items than parts.
+        ValueError: a length is negative or not a whole number.
     """
-    sizes = np.asarray(lengths, dtype=np.int64)
+    sizes = checked_sizes(lengths)
     if parts < 1 or sizes.size < parts:
         raise UserError(
             f"{sizes.size} samples cannot be shared between {parts} data-parallel ranks.",
             "Use fewer ranks or a larger --global-batch-size.",
         )
-    candidates: list[list[list[int]]] = []
+    sizes //= max(int(np.gcd.reduce(sizes)), 1)  # so that sums that differ by 1 are as close as can be
     order = np.argsort(-sizes, kind="stable")
-    if equal:
-        # Runs of `parts` items in order of size, one for each part, keep the counts equal through the differencing.
-        candidates.append(_differencing(sizes, [order[i : i + parts] for i in range(0, sizes.size, parts)], parts))
-    else:
-        candidates.append(_longest_first(sizes, order, parts))
-        if sizes.size * parts <= DIFFERENCING_LIMIT:
-            candidates.append(_differencing(sizes, [order[i : i + 1] for i in range(sizes.size)], parts))
-    best: list[list[int]] | None = None
-    for candidate in candidates:
-        _exchange(sizes, candidate, equal)
-        if not all(candidate):
-            continue  # differencing can leave a part without items where lengths are 0
-        if best is None or _spread(sizes, candidate) < _spread(sizes, best):
-            best = candidate
+    best: list[Ints] | None = None
+    for method in (_differencing, _rounds) if equal else (_longest_first, _differencing):
+        found = method(sizes, order, parts, equal)
+        narrow(sizes, found, equal)
+        if best is None or spread(sizes, found) < spread(sizes, best):
+            best = found
+        if spread(sizes, best) <= 1:
+            break
     assert best is not None
-    return [sorted(part) for part in best]
+    return [np.sort(part).tolist() for part in best]
 
 
-def _longest_first(sizes: np.ndarray, order: np.ndarray, parts: int) -> list[list[int]]:
+def _longest_first(sizes: Ints, order: Ints, parts: int, equal: bool) -> list[Ints]:
+    """Each item, longest first, to the emptiest part; counts are free."""
     # (sum, items, number): among equal sums the part with fewest items, so that lengths of 0 leave no part empty
     heap = [(0, 0, number) for number in range(parts)]
     result: list[list[int]] = [[] for _ in range(parts)]
@@ -68,73 +68,83 @@ def _longest_first(sizes: np.ndarray, order: np.ndarray, parts: int) -> list[lis
         total, count, number = heap[0]
         result[number].append(index)
         heapq.heapreplace(heap, (total + size, count + 1, number))
-    return result
+    return [np.array(part, dtype=np.int64) for part in result]
 
 
-def _differencing(sizes: np.ndarray, starts: list[np.ndarray], parts: int) -> list[list[int]]:
-    """Merges the two partial partitions of largest spread, largest sums against smallest, until one is left."""
-    heap: list[tuple[int, int, list[int], list[list[int]]]] = []
-    for number, items in enumerate(starts):
-        sums = [int(sizes[i]) for i in items] + [0] * (parts - len(items))
-        sets = [[int(i)] for i in items] + [[] for _ in range(parts - len(items))]
-        heap.append((sums[-1] - sums[0], number, sums, sets))
-    heapq.heapify(heap)
-    number = len(heap)
-    while len(heap) > 1:
-        _, _, sums_a, sets_a = heapq.heappop(heap)
-        _, _, sums_b, sets_b = heapq.heappop(heap)
-        merged = [
-            (sum_a + sum_b, set_a + set_b)
-            for sum_a, set_a, sum_b, set_b in zip(sums_a, sets_a, reversed(sums_b), reversed(sets_b), strict=True)
-        ]
-        merged.sort(key=lambda pair: -pair[0])
-        sums, sets = [pair[0] for pair in merged], [pair[1] for pair in merged]
-        heapq.heappush(heap, (sums[-1] - sums[0], number, sums, sets))
-        number += 1
-    return heap[0][3]
+def _rounds(sizes: Ints, order: Ints, parts: int, equal: bool) -> list[Ints]:
+    """Longest first again and again an item for every part, the longest to the emptiest; counts are equal."""
+    sums = np.zeros(parts, dtype=np.int64)
+    owner = np.empty(sizes.size, dtype=np.int64)
+    for start in range(0, sizes.size, parts):
+        items = order[start : start + parts]
+        emptiest = np.argsort(sums, kind="stable")[: items.size]
+        owner[items] = emptiest
+        sums[emptiest] += sizes[items]
+    return np.split(np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=parts))[:-1])
 
 
-def _exchange(sizes: np.ndarray, parts: list[list[int]], equal: bool) -> None:
-    """Narrows the spread in place by the best exchange between the fullest and the emptiest part while there is one.
+def _differencing(sizes: Ints, order: Ints, parts: int, equal: bool) -> list[Ints]:
+    """Merges the two partial partitions of largest spread, largest sums against smallest, until one is left.
 
-    Each exchange lowers the sum of squares of the part sums by at least 2, so this ends.
+    A partial partition is the ascending list of its subsets that hold an item; the subsets without one, of sum 0, are
+    left out, which makes the many small ones cheap. Subsets are numbers of a tree of unions until the end.
+
+    The partial partitions start with one item each or, for equal counts, with one for each part, in order of size.
     """
-    sums = np.array([int(sizes[part].sum()) for part in parts], dtype=np.int64)
-    while True:
-        full, empty = int(sums.argmax()), int(sums.argmin())
-        gap = int(sums[full] - sums[empty])
-        if gap <= 1:
-            return
-        giving = np.asarray(parts[full], dtype=np.int64)
-        taking = np.asarray(parts[empty], dtype=np.int64)
-        give, take = sizes[giving], sizes[taking]
-        can_move = not equal and len(giving) > 1
-        if can_move:  # an item of length 0 to take: a move
-            taking, take = np.append(taking, -1), np.append(take, 0)
-        if not take.size:
-            return
-        rank = np.argsort(take, kind="stable")
-        take = take[rank]
-        # Wanted: give - take as close to half the gap as possible; so for each item to give the two takes around it.
-        wanted = give - gap // 2
-        right = np.searchsorted(take, wanted).clip(0, len(take) - 1)
-        left = (right - 1).clip(0)
-        after = np.stack([np.abs(gap - 2 * (give - take[left])), np.abs(gap - 2 * (give - take[right]))])
-        side, best = np.unravel_index(int(after.argmin()), after.shape)
-        if after[side, best] >= gap:
-            return
-        item_out = int(giving[best])
-        item_in = int(taking[rank[(left if side == 0 else right)[best]]])
-        moved = int(sizes[item_out]) - (int(sizes[item_in]) if item_in >= 0 else 0)
-        parts[full].remove(item_out)
-        parts[empty].append(item_out)
-        if item_in >= 0:
-            parts[empty].remove(item_in)
-            parts[full].append(item_in)
-        sums[full] -= moved
-        sums[empty] += moved
+    block = parts if equal else 1
+    unions: list[tuple[int, int]] = []
+    items: list[_Subset] = list(zip(sizes[order].tolist(), order.tolist(), strict=True))
+    heap = []
+    for number, start in enumerate(range(0, len(items), block)):
+        partition = items[start : start + block][::-1]
+        heap.append((_minus_spread(partition, parts), number, partition))
+    heapq.heapify(heap)
+    for number in range(len(heap), 2 * len(heap) - 1):
+        _, _, first = heapq.heappop(heap)
+        _, _, second = heap[0]
+        merged = _merge(first, second, parts, sizes.size, unions)
+        heapq.heapreplace(heap, (_minus_spread(merged, parts), number, merged))
+    return [_items(root, unions, sizes.size) for _, root in heap[0][2]]
 
 
-def _spread(sizes: np.ndarray, parts: list[list[int]]) -> int:
-    sums = [int(sizes[part].sum()) for part in parts]
-    return max(sums) - min(sums)
+def _minus_spread(partition: list[_Subset], parts: int) -> int:
+    return (partition[0][0] if len(partition) == parts else 0) - partition[-1][0]
+
+
+def _merge(
+    first: list[_Subset], second: list[_Subset], parts: int, items: int, unions: list[tuple[int, int]]
+) -> list[_Subset]:
+    """Unites the largest subset of one partition with the smallest of the other, and so on; uses up its arguments."""
+    if len(first) < len(second):
+        first, second = second, first
+    overlap = len(first) + len(second) - parts  # subsets of both that meet no empty one: the smallest of each
+    if len(second) == 1:
+        total, number = second[0]
+        if overlap > 0:
+            smallest, other = first.pop(0)
+            total, number = total + smallest, items + len(unions)
+            unions.append((other, second[0][1]))
+        insort(first, (total, number))
+        return first
+    if overlap <= 0:
+        merged = first + second
+    else:
+        merged = first[overlap:] + second[overlap:]
+        for (sum_a, a), (sum_b, b) in zip(first[:overlap], second[overlap - 1 :: -1], strict=True):
+            merged.append((sum_a + sum_b, items + len(unions)))
+            unions.append((a, b))
+    merged.sort()
+    return merged
+
+
+def _items(root: int, unions: list[tuple[int, int]], items: int) -> Ints:
+    """The items below a subset's number."""
+    found: list[int] = []
+    stack = [root]
+    while stack:
+        number = stack.pop()
+        if number < items:
+            found.append(number)
+        else:
+            stack.extend(unions[number - items])
+    return np.array(found, dtype=np.int64)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from data.errors import UserError
+from relax_core.batching.sizes import checked_sizes
 
 
 def pack(lengths: Sequence[int] | np.ndarray, budget: int) -> list[list[int]]:
@@ -25,10 +26,11 @@ def pack(lengths: Sequence[int] | np.ndarray, budget: int) -> list[list[int]]:
 
     Raises:
         UserError: the budget is below 1.
+        ValueError: a length is negative or not a whole number.
     """
     if budget < 1:
         raise UserError(f"The token budget of a micro-batch is {budget}.", "Give --max-tokens-per-gpu at least 1.")
-    sizes = np.asarray(lengths, dtype=np.int64)
+    sizes = checked_sizes(lengths)
     if sizes.size == 0:
         return []
     order = np.argsort(-sizes, kind="stable")

@@ -1,21 +1,25 @@
 """Which sample trains in which optimiser step, on which rank, in which micro-batch.
 
 Guarantee: a pure function of its arguments, so that every rank computes the same plan and none is sent. Every sample
-is in exactly one micro-batch; updates take samples in file order; within an update all ranks have the same number of
-micro-batches, some of which may be empty (dummies: a forward and backward pass of zero loss that no metric counts).
+is in exactly one micro-batch; updates take samples in file order, and whole groups where asked; within an update all
+ranks have the same number of micro-batches, some of which may be empty (dummies: a forward and backward pass of zero
+loss that no metric counts).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import heapq
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
 from data.errors import UserError
 from relax_core.batching.balance import balance as balance_parts
 from relax_core.batching.pack import pack
+from relax_core.batching.sizes import checked_sizes
+from relax_core.batching.swaps import Ints
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,10 @@ class UpdatePlan:
         return len(self.micro_batches[0])
 
 
+_Entry = tuple[int, tuple[int, ...], list[int]]
+"""Micro-batch to be aligned: its tokens as a negative number, its place (a half is behind its whole's), its samples."""
+
+
 def plan_updates(
     lengths: Sequence[int] | np.ndarray,
     *,
@@ -44,8 +52,10 @@ def plan_updates(
     micro_batch_size: int | None = None,
     max_tokens: int | None = None,
     balance: bool = False,
+    equal_counts: bool = True,
     micro_batch_multiple: int = 1,
     min_micro_batches: int = 1,
+    align: Literal["split", "dummy"] = "split",
     keep_together: Sequence[Hashable] | None = None,
 ) -> list[UpdatePlan]:
     """Plan of the optimiser steps of one rollout.
@@ -57,18 +67,24 @@ def plan_updates(
             does not divide N).
         micro_batch_size: samples of a micro-batch. Exclusive with ``max_tokens``.
         max_tokens: tokens of a micro-batch; the caller multiplies by the context-parallel size.
-        balance: share an update's samples between ranks by tokens (equal counts) instead of in consecutive blocks.
+        balance: share an update's samples between ranks by tokens instead of in consecutive blocks.
+        equal_counts: balanced ranks also get equal numbers of samples; free numbers balance few long samples better.
         micro_batch_multiple: the number of micro-batches is a multiple of this (virtual pipeline stages).
         min_micro_batches: and at least this (pipeline stages).
-        keep_together: [N] ids; consecutive samples of one id stay in one update.
+        align: how a rank with too few micro-batches gets more of them: by splitting its largest ones, with dummies
+            where single samples are left, or by dummies alone, which leaves the packing as it is.
+        keep_together: [N] ids; the samples of an id train in one update. Updates then take whole ids, in the order in
+            which they first appear, and cut where it is nearest to equal numbers of samples; an update's samples are
+            consecutive where those of each id are.
 
     Returns:
         ``num_updates`` plans.
 
     Raises:
         UserError: no samples, fewer samples (or ids) than updates, or not exactly one of the two sizes.
+        ValueError: a negative length, or ids that are not one for each sample.
     """
-    sizes = np.asarray(lengths, dtype=np.int64)
+    sizes = checked_sizes(lengths)
     if (micro_batch_size is None) == (max_tokens is None):
         raise UserError("A micro-batch is bounded either by samples or by tokens.",
                         "Give --micro-batch-size, or --use-dynamic-batch-size with --max-tokens-per-gpu.")  # fmt: skip
@@ -78,59 +94,81 @@ def plan_updates(
         raise ValueError(f"dp_size {dp_size} and micro_batch_multiple {micro_batch_multiple} must be at least 1")
 
     plans = []
-    for start, stop in _update_ranges(sizes.size, num_updates, keep_together):
+    for update in _updates(sizes.size, num_updates, keep_together):
         ranks = []
-        for samples in _share(sizes, start, stop, dp_size, balance):
+        for part in _share(sizes, update, dp_size, balance, equal_counts):
+            samples = part.tolist()
             if max_tokens is None:
                 assert micro_batch_size is not None
                 ranks.append([samples[i : i + micro_batch_size] for i in range(0, len(samples), micro_batch_size)])
             else:
-                bins = pack(sizes[samples], max_tokens)
-                ranks.append([[samples[i] for i in contents] for contents in bins])
+                ranks.append([[samples[i] for i in contents] for contents in pack(sizes[part], max_tokens)])
         count = max(min_micro_batches, *(len(rank) for rank in ranks), 1)
         count = -(-count // micro_batch_multiple) * micro_batch_multiple
-        plans.append(UpdatePlan([_align(sizes, rank, count, sort=max_tokens is not None) for rank in ranks]))
+        plans.append(
+            UpdatePlan([_align(sizes, rank, count, align == "split", sort=max_tokens is not None) for rank in ranks])
+        )
     return plans
 
 
-def _update_ranges(total: int, num_updates: int, keep_together: Sequence[Hashable] | None) -> list[tuple[int, int]]:
-    """Consecutive [start, stop) of samples for each update, cut only where a unit begins."""
+def _updates(total: int, num_updates: int, keep_together: Sequence[Hashable] | None) -> Iterator[Ints]:
+    """Ascending samples of each update: units of samples that stay together, in the order in which they begin."""
     if keep_together is None:
-        starts = list(range(total))
+        unit = np.arange(total)
     else:
-        starts = [i for i in range(total) if i == 0 or keep_together[i] != keep_together[i - 1]]
-    if num_updates < 1 or len(starts) < num_updates:
-        unit = "samples" if keep_together is None else "rollouts"
-        raise UserError(f"{len(starts)} {unit} cannot fill {num_updates} optimiser steps.",
+        if len(keep_together) != total:
+            raise ValueError(f"keep_together has {len(keep_together)} ids for {total} samples")
+        numbers: dict[Hashable, int] = {}
+        unit = np.array([numbers.setdefault(name, len(numbers)) for name in keep_together], dtype=np.int64)
+    ends = np.cumsum(np.bincount(unit)) if total else unit  # samples up to the end of each unit
+    if num_updates < 1 or len(ends) < num_updates:
+        name = "samples" if keep_together is None else "groups of samples that stay together"
+        raise UserError(f"{len(ends)} {name} cannot fill {num_updates} optimiser steps.",
                         "Lower --num-steps-per-rollout, or look at why samples were dropped.")  # fmt: skip
-    base, extra = divmod(len(starts), num_updates)
-    cuts = [starts[i * base + min(i, extra)] for i in range(num_updates)] + [total]
-    return list(pairwise(cuts))
+    base, extra = divmod(total, num_updates)
+    start = 0
+    for number in range(1, num_updates + 1):
+        # The end of a unit that is nearest to an even share; each later update needs one unit at least.
+        last = len(ends) - (num_updates - number)
+        distance = np.abs(ends[start:last] - (number * base + min(number, extra)))
+        stop = last if number == num_updates else start + 1 + int(distance.argmin())
+        yield np.flatnonzero((unit >= start) & (unit < stop))
+        start = stop
 
 
-def _share(sizes: np.ndarray, start: int, stop: int, dp_size: int, balanced: bool) -> list[list[int]]:
+def _share(sizes: Ints, samples: Ints, dp_size: int, balanced: bool, equal_counts: bool) -> list[Ints]:
     """Samples of each rank; ranks beyond the number of samples get none."""
-    if balanced and stop - start >= dp_size:
-        return [[start + i for i in part] for part in balance_parts(sizes[start:stop], dp_size, equal=True)]
-    return [block.tolist() for block in np.array_split(np.arange(start, stop), dp_size)]
+    if balanced and samples.size >= dp_size:
+        return [samples[part] for part in balance_parts(sizes[samples], dp_size, equal=equal_counts)]
+    return np.array_split(samples, dp_size)
 
 
-def _align(sizes: np.ndarray, micro_batches: list[list[int]], count: int, sort: bool) -> list[list[int]]:
+def _align(sizes: Ints, micro_batches: list[list[int]], count: int, split: bool, sort: bool) -> list[list[int]]:
     """Exactly ``count`` micro-batches: the largest are split in two while any holds two samples, then dummies follow.
 
-    With ``sort`` the largest comes first: ranks then work on similar sizes at the same time, and a lack of memory shows
-    in the first micro-batch.
+    Args:
+        split: otherwise only dummies are added.
+        sort: the largest comes first: ranks then work on similar sizes at the same time, and a lack of memory shows in
+            the first micro-batch.
     """
-    result = [list(micro_batch) for micro_batch in micro_batches]
-    while len(result) < count:
-        splittable = [i for i, micro_batch in enumerate(result) if len(micro_batch) > 1]
-        if not splittable:
-            result += [[] for _ in range(count - len(result))]
-            break
-        chosen = max(splittable, key=lambda i: (int(sizes[result[i]].sum()), -i))
-        whole = result[chosen]
-        halves = balance_parts(sizes[whole], 2, equal=False)
-        result[chosen : chosen + 1] = [[whole[i] for i in half] for half in halves]
+    if len(micro_batches) == count and not sort:
+        return micro_batches
+    result: list[_Entry] = [(-int(sizes[m].sum()), (place,), m) for place, m in enumerate(micro_batches)]
+    splittable = [entry for entry in result if len(entry[2]) > 1]
+    if split and splittable and len(result) < count:
+        result = [entry for entry in result if len(entry[2]) < 2]
+        heapq.heapify(splittable)
+        while splittable and len(result) + len(splittable) < count:
+            _, place, whole = heapq.heappop(splittable)
+            for number, half in enumerate(balance_parts(sizes[whole], 2, equal=False)):
+                entry: _Entry = (-int(sizes[whole][half].sum()), (*place, number), [whole[i] for i in half])
+                if len(half) > 1:
+                    heapq.heappush(splittable, entry)
+                else:
+                    result.append(entry)
+        result += splittable
     if sort:
-        result.sort(key=lambda micro_batch: (-int(sizes[micro_batch].sum()), micro_batch[:1] or [sizes.size]))
-    return result
+        result.sort(key=lambda entry: (entry[0], entry[2]))
+    else:
+        result.sort(key=lambda entry: entry[1])
+    return [samples for _, _, samples in result] + [[] for _ in range(count - len(result))]

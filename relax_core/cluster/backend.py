@@ -19,6 +19,8 @@ from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named
 from relax_core.cluster.head import connected, standing_address
 from relax_core.config import RelaxConfig
 from relax_core.config.derived import num_engines
+from relax_core.config.environment import read_environment_file
+from relax_core.config.problems import raise_problems
 from relax_core.engines.actor import SGLangEngine
 from relax_core.engines.control import EngineControl
 from relax_core.engines.spec import Device, engine_spec
@@ -53,6 +55,9 @@ class RayTrainer:
     def save(self, url: str, iteration: int) -> Mapping[str, Any]:
         return dict(self._call("save", url, iteration))
 
+    def finish_save(self) -> Mapping[str, Any]:
+        return dict(self._call("finish_save"))
+
     def load(self, url: str, iteration: int) -> None:
         self._call("load", url, iteration)
 
@@ -86,6 +91,9 @@ class RayBackend:
 
     Args:
         run_id: names of the actors begin with it.
+
+    Raises:
+        UserError: the file of environment variables cannot be used.
     """
 
     def __init__(self, config: RelaxConfig, run_id: str) -> None:
@@ -96,6 +104,9 @@ class RayBackend:
         self._found_engines = False
         self._trainer: RayTrainer | None = None
         self._trainer_handle: Any = None
+        # of every actor: an actor that was started with other ones does not fit and is replaced
+        self._variables, problems = read_environment_file(config.run.env_file)
+        raise_problems(problems)
 
     def _connect(self) -> None:
         if self._standing is None:
@@ -121,6 +132,10 @@ class RayBackend:
                 control.set_weight_version(label)
         return engines
 
+    def ensure_trainer(self) -> RayTrainer:
+        self._connect()
+        return self._ensure_trainer()
+
     def ensure(self) -> tuple[RayTrainer, RayEngines]:
         self._connect()
         with ThreadPoolExecutor(2) as pool:  # both take tens of seconds, mostly imports
@@ -139,6 +154,7 @@ class RayBackend:
             name,
             device=self.device,
             timeout=self._config.run.engine_start_timeout,
+            variables=self._variables,
         )
         if self._trainer is None or handle != self._trainer_handle:
             self._trainer, self._trainer_handle = RayTrainer(handle), handle
@@ -159,7 +175,7 @@ class RayBackend:
 
     def _ensure_engine(self, index: int) -> tuple[Any, str]:
         name = self._engine_name(index)
-        spec = engine_spec(self._config, index, device=self.device, log_dir=self.log_dir())
+        spec = engine_spec(self._config, index, self.device, self.log_dir(), self._variables)
         handle = find(name)
         if handle is not None:
             try:
@@ -170,7 +186,8 @@ class RayBackend:
             kill(name)
         timeout = self._config.run.engine_start_timeout
         gpus = self._config.cluster.rollout_num_gpus_per_engine if self.device == "cuda" else 0
-        handle, _ = get_or_start(SGLangEngine, name, args=(spec,), num_gpus=gpus, timeout=timeout)
+        environment = self._variables
+        handle, _ = get_or_start(SGLangEngine, name, args=(spec,), env=environment, num_gpus=gpus, timeout=timeout)
         try:
             return handle, result(handle.start.remote(), timeout + 30, name).url
         except UserError:

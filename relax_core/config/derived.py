@@ -6,6 +6,9 @@ They hold for a configuration that ``check`` accepts.
 
 from relax_core.config.sections import RelaxConfig
 
+MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
+"""Options whose product is the number of ranks that hold one copy of the model."""
+
 
 def role_devices(config: RelaxConfig, role: str) -> int:
     """Devices of a role in ``--resource``; 0 when the role is not there."""
@@ -36,6 +39,11 @@ def num_engines(config: RelaxConfig) -> int:
 def samples_per_step(config: RelaxConfig) -> int:
     """Samples of a rollout step: prompts times responses a prompt; 0 before ``--rollout-batch-size`` is set."""
     return (config.rollout.rollout_batch_size or 0) * config.rollout.n_samples_per_prompt
+
+
+def epoch_steps(config: RelaxConfig, rows: int) -> int:
+    """Rollout steps that count as one pass over ``rows`` prompts: whole ones only."""
+    return rows // max(config.rollout.rollout_batch_size or 1, 1)
 
 
 def longest_sample(config: RelaxConfig) -> int | None:

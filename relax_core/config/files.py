@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Literal
 
 from data.errors import UserError
+from relax_core.config.eval_sets import read_eval_config, sets_from_pairs
 from relax_core.config.model_files import read_model_folder
 from relax_core.config.problems import Problem
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.shape import ModelShape
 
 _SLICE = re.compile(r"@\[[^\]]*\]$")
-_MEGATRON_TRACKER = "latest_checkpointed_iteration.txt"
+_MEGATRON_TRACKER, _MEGATRON_MARKER = "latest_checkpointed_iteration.txt", "relax_state.json"
+_FIRST_RUN = (
+    "Leave it out for a first run, which starts from --ref-load, else --hf-checkpoint; to go on with a run, give its"
+    " --run-dir."
+)
 
 
 def check_files(
@@ -26,18 +31,21 @@ def check_files(
     problems: list[Problem] = []
     checkpoint = config.checkpoint
     shape = _model("--hf-checkpoint", checkpoint.hf_checkpoint, problems, tokenizer=True)
-    reference = _model("--ref-load", checkpoint.ref_load, problems, tokenizer=False)
+    reference = None
+    if checkpoint.ref_load and _is_checkpoints(checkpoint.ref_load):
+        _load("--ref-load", checkpoint.ref_load, checkpoint.ref_ckpt_step, problems)
+    else:
+        reference = _model("--ref-load", checkpoint.ref_load, problems, tokenizer=False)
     if shape is not None and reference is not None and reference != shape:
         differing = [name for name in vars(shape) if getattr(shape, name) != getattr(reference, name)]
         reason = f"has another shape than --hf-checkpoint: {', '.join(differing)}."
         fix = "Actor and reference are one model with two weights."
         problems.append(Problem("--ref-load", checkpoint.ref_load, reason, fix))
-    _load(checkpoint.load, problems)
+    if checkpoint.load != checkpoint.ref_load:  # else it follows --ref-load, where a mistake is told
+        _load("--load", checkpoint.load, None, problems)
     if purpose == "train":
         _prompts("--prompt-data", config.data.prompt_data, problems)
-    pairs = config.eval.eval_prompt_data or []
-    for path in pairs if len(pairs) == 1 else pairs[1::2] if len(pairs) % 2 == 0 else []:
-        _prompts("--eval-prompt-data", path, problems)
+    _evaluation(config, problems)
     return shape, problems
 
 
@@ -47,6 +55,21 @@ def local_path(url: str) -> Path | None:
     if url.startswith("file://"):
         url = url.removeprefix("file://")
     return None if "://" in url or "::" in url else Path(os.path.expanduser(url))
+
+
+def _evaluation(config: RelaxConfig, problems: list[Problem]) -> None:
+    options = config.eval
+    option, sets = "--eval-prompt-data", options.eval_datasets
+    if options.eval_config:
+        option = "--eval-config"
+        read, wrong = read_eval_config(options.eval_config)
+        problems += wrong
+        sets = sets or read
+    elif sets is None and options.eval_prompt_data:
+        pairs = options.eval_prompt_data
+        sets = sets_from_pairs(pairs) if len(pairs) == 1 or len(pairs) % 2 == 0 else []
+    for one in sets or []:
+        _prompts(option, one.path, problems)
 
 
 def _model(option: str, folder: str | None, problems: list[Problem], *, tokenizer: bool) -> ModelShape | None:
@@ -61,18 +84,30 @@ def _model(option: str, folder: str | None, problems: list[Problem], *, tokenize
     return None
 
 
-def _load(folder: str | None, problems: list[Problem]) -> None:
-    if not folder:
+def _is_checkpoints(folder: str) -> bool:
+    """Whether this is a folder of Megatron checkpoints, one of them, or a URL, behind which only checkpoints may be."""
+    try:
+        found = any((Path(folder) / name).is_file() for name in (_MEGATRON_TRACKER, _MEGATRON_MARKER))
+    except OSError:  # no name that a file could have
+        return False
+    return found or "://" in folder
+
+
+def _load(option: str, folder: str | None, step: int | None, problems: list[Problem]) -> None:
+    if not folder or "://" in folder:
         return
     path = Path(folder)
     try:
         if not path.is_dir():
-            problems.append(Problem("--load", folder, "is no folder."))
-        elif not (path / _MEGATRON_TRACKER).is_file() and not (path / "config.json").is_file():
+            problems.append(Problem(option, folder, "is no folder.", _FIRST_RUN if option == "--load" else ""))
+        elif not _is_checkpoints(folder) and not (path / "config.json").is_file():
             reason = f"is no checkpoint: it has neither {_MEGATRON_TRACKER} (Megatron) nor config.json (Hugging Face)."
-            problems.append(Problem("--load", folder, reason))
+            problems.append(Problem(option, folder, reason, _FIRST_RUN if option == "--load" else ""))
+        elif step is not None and not (path / f"iter_{step:07d}" / _MEGATRON_MARKER).is_file():
+            reason = f"has no complete checkpoint of step {step}, which --ref-ckpt-step names."
+            problems.append(Problem(option, folder, reason, "Leave --ref-ckpt-step out for the newest."))
     except OSError as error:
-        problems.append(Problem("--load", folder, f"cannot be read: {error.strerror}."))
+        problems.append(Problem(option, folder, f"cannot be read: {error.strerror}."))
 
 
 def _prompts(option: str, source: str | None, problems: list[Problem]) -> None:

@@ -1,55 +1,153 @@
 """What is wrong with an option, and the one error that lists all of it.
 
 Guarantee: a person who made five mistakes learns of five, each in a paragraph of its own with the option, the value,
-the reason and the fix.
+where the value came from, the reason and the fix. It shows no secret (see ``relax_core.config.secrets``) and no
+character that a terminal would not print.
 """
 
 import difflib
+import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from data.errors import UserError
+from relax_core.config.secrets import redact, redact_text
+
+Severity = Literal["error", "warning"]
+
+MAX_SHOWN = 100
+"""An error lists no more problems."""
+
+_LONGEST_VALUE = 80
+_LONGEST_OPTION = 200
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake.
+    """One mistake, or one thing to know.
 
     Args:
         option: the option as the person writes it: `--lr`, or `optimizer.lr in run.yaml`.
         value: its value; None when the mistake is that there is none.
         reason: why that cannot be.
         fix: what to do about it; empty when the reason says it.
+        severity: whether a run can go on with it.
+        origin: where the value came from; empty when that is said already, or when there is none.
     """
 
     option: str
     value: Any
     reason: str
     fix: str = ""
+    severity: Severity = "error"
+    origin: str = ""
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f" {show_value(self.value)}"
-        return f"{self.option}{shown}: {self.reason}{f' {self.fix}' if self.fix else ''}"
+        return f"{self.what}: {self.shown_reason}{f' {self.shown_fix}' if self.fix else ''}"
+
+    @property
+    def what(self) -> str:
+        """Option, value and origin: `--lr -1 (file run.yaml)`."""
+        value = self.shown_value
+        return f"{self.shown_option}{'' if value is None else f' {value}'}{f' ({self.origin})' if self.origin else ''}"
+
+    @property
+    def shown_option(self) -> str:
+        """The option, cut where it is long."""
+        return _cut(printable(redact_text(self.option)), _LONGEST_OPTION) or '""'
+
+    @property
+    def shown_value(self) -> str | None:
+        """The value as it would be typed, cut where it is long; None when there is none."""
+        return None if self.value is None else show_value(redact(_name(self.option), self.value))
+
+    @property
+    def shown_reason(self) -> str:
+        """The reason on one line."""
+        return printable(redact_text(self.reason))
+
+    @property
+    def shown_fix(self) -> str:
+        """The fix on one line."""
+        return printable(redact_text(self.fix))
+
+
+def _name(option: str) -> str:
+    """`--wandb-key`, `sglang.sglang_api_key in run.yaml` and `RELAX_HTTP_PROXY` as the name of an option."""
+    word = option.split(" ", 1)[0].lstrip("-").rpartition(".")[2]
+    return (
+        word.removeprefix("RELAX_").lower().replace("-", "_") if word.startswith("RELAX_") else word.replace("-", "_")
+    )
 
 
 def show_value(value: Any) -> str:
     """A value as it would be typed, cut where it is long."""
-    text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    if isinstance(value, list) and not any(isinstance(item, list | dict) for item in value):
+        text = " ".join(_word(item) for item in value)
+    else:
+        text = _word(value)
+    return _cut(printable(text), _LONGEST_VALUE)
+
+
+def printable(text: str) -> str:
+    """A text on one line, with characters that cannot be seen written as Python writes them."""
+    text = " ".join(text.split("\n")) if "\n" in text else text
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
+def _word(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value) if value != "" else '""'
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 3]}..."
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`Did you mean A?`, or `A or B` where two are about as near; an empty text when nothing is near."""
-    close = difflib.get_close_matches(name, sorted(names), n=2, cutoff=0.65)
-    likeness = [difflib.SequenceMatcher(None, candidate, name).ratio() for candidate in close]
+    """`Did you mean A?`, or `A or B` where two are about as near; an empty text when nothing is near.
+
+    A name of which ``name`` is the beginning is nearer than any other. Dashes at the beginning make none nearer.
+    """
+    bare = _bare(name)
+    if not 1 < len(bare) <= _LONGEST_OPTION:
+        return ""
+    spelt = {_bare(each): each for each in sorted(set(names))}
+    longer = [each for each in spelt if len(bare) > 3 and each.startswith(bare)]
+    if 0 < len(longer) <= 2:
+        return f"Did you mean {' or '.join(spelt[each] for each in longer)}?"
+    close = difflib.get_close_matches(bare, spelt, n=2, cutoff=0.65)
+    likeness = [difflib.SequenceMatcher(None, candidate, bare).ratio() for candidate in close]
     close = [candidate for candidate, ratio in zip(close, likeness, strict=True) if ratio >= likeness[0] - 0.05]
-    return f"Did you mean {' or '.join(close)}?" if close else ""
+    return f"Did you mean {' or '.join(spelt[each] for each in close)}?" if close else ""
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"^-+", "", name)
+
+
+def errors_of(problems: Iterable[Problem]) -> list[Problem]:
+    """Those that stop a run."""
+    return [problem for problem in problems if problem.severity == "error"]
+
+
+def told(problems: Sequence[Problem]) -> list[str]:
+    """Problems as texts, ``MAX_SHOWN`` of them, and how many more there are."""
+    more = len(problems) - MAX_SHOWN
+    return [*map(str, problems[:MAX_SHOWN]), *([f"... and {more} more."] if more > 0 else [])]
 
 
 def raise_problems(problems: Sequence[Problem]) -> None:
-    """Raise one `UserError` that lists every problem; return when there is none."""
-    if len(problems) == 1:
-        raise UserError(str(Problem(problems[0].option, problems[0].value, problems[0].reason)), problems[0].fix)
-    if problems:
-        raise UserError(f"{len(problems)} options are wrong.", details="\n".join(map(str, problems)))
+    """Raise one `UserError` that lists every error; return when there is none."""
+    errors = errors_of(problems)
+    if len(errors) == 1:
+        raise UserError(f"{errors[0].what}: {errors[0].shown_reason}", errors[0].shown_fix)
+    if errors:
+        raise UserError(f"{len(errors)} options are wrong.", details="\n".join(told(errors)))

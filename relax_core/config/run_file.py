@@ -4,78 +4,79 @@ Guarantee: what ``dump`` writes, ``load`` reads back equal, with the source of e
 gone on with under options that would have given other samples or other weights.
 """
 
+import logging
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from data.errors import UserError
-from relax_core.config.config_file import SOURCES, load_yaml
-from relax_core.config.options import OPTIONS, get_option
-from relax_core.config.parser import Source
+from relax_core.config.config_file import SOURCES
+from relax_core.config.options import OPTIONS, Option, find_option, get_option, option_values
 from relax_core.config.problems import Problem, show_value
+from relax_core.config.seal import CUT_OFF, sealed, state
+from relax_core.config.secrets import redact
 from relax_core.config.sections import RelaxConfig
-from relax_core.config.stages import NO_OUTPUT, STAGES
+from relax_core.config.sources import DEFAULT, Source, is_given, is_source
+from relax_core.config.stages import stages_of
+from relax_core.config.yaml_text import dump_yaml, load_yaml, why_unreadable
 
-_HEAD = """\
-# The resolved configuration of this run. `sources` names the options whose value is no default:
-# file and command line were given, derived follows from others. `relax train --config` reads this file too.
-"""
+log = logging.getLogger(__name__)
 
-# where the optimiser's state lies, and how it is cut
-_FIXED = {"save", "use_distributed_optimizer"}
+# where the optimiser's state lies, what it consists of, and how it is cut
+_FIXED = {"save", "use_distributed_optimizer", "optimizer_cpu_offload", "use_precision_aware_optimizer"}
 # longer or shorter, it is the same run
 _FREE = {"num_rollout", "num_epoch"}
 
-MAY_CHANGE: frozenset[str] = frozenset(
-    name
-    for name in OPTIONS
-    if name in _FREE
-    or (
-        name not in _FIXED
-        and (name in NO_OUTPUT or all(name not in STAGES[stage] for stage in ("generate", "advantage", "train")))
-    )
-)
-"""Options that may differ when a run is gone on with: the length of the run, and everything that changes neither what
-is generated, nor its advantages, nor what is learned from it. So the reward may change, and so may devices and parallel
-sizes, since checkpoints reload under others; where the state is saved and how it is cut may not."""
+_RESTORE = "Restore it from a copy, or start a new run directory."
 
 
-class _Dumper(yaml.SafeDumper):
-    """YAML's plain types, with every text in a style that reads back the same."""
+def may_change(option: Option) -> bool:
+    """Whether an option may differ when a run is gone on with.
+
+    So may the length of the run, and everything that changes neither what is generated, nor its advantages, nor what is
+    learned from it: the reward, devices and parallel sizes, since checkpoints reload under others. Where the state is
+    saved and how it is cut may not.
+    """
+    if option.name in _FREE:
+        return True
+    return option.name not in _FIXED and not {"generate", "advantage", "train"}.intersection(stages_of(option))
 
 
-def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    # outside double quotes PyYAML writes these line breaks of Unicode as they are, and reads them back as others
-    style = '"' if any(character in text for character in "\x85\u2028\u2029") else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _represent_text)
+MAY_CHANGE: frozenset[str] = frozenset(option.name for option in OPTIONS.values() if may_change(option))
+"""The declared options that may differ when a run is gone on with."""
 
 
 def dump(config: RelaxConfig, sources: Mapping[str, Source]) -> str:
     """The text of `<run>/config.yaml`: every option below its section, and the source of each that is no default."""
     content = config.model_dump(mode="json")
-    content[SOURCES] = {name: source for name, source in sources.items() if source != "default"}
-    return _HEAD + yaml.dump(content, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+    if is_given(sources.get("eval_datasets", DEFAULT)):  # as they were given: the rest follows other options
+        sets = config.eval.eval_datasets or []
+        content["eval"]["eval_datasets"] = [one.model_dump(mode="json", exclude_unset=True) for one in sets]
+    content[SOURCES] = {name: source for name, source in sources.items() if source != DEFAULT}
+    return sealed(dump_yaml(content))
 
 
 def load(text: str) -> tuple[RelaxConfig, dict[str, Source]]:
-    """The configuration and the sources that ``dump`` wrote.
+    """The configuration and the sources that ``dump`` wrote. A warning is logged where the text was changed since.
 
     Raises:
-        UserError: the text is no such file, or of a version of Relax that had other options.
+        UserError: the text is no such file, is cut off, or is of a version of Relax that had other options.
     """
+    found = state(text)
+    if found == "cut off":
+        raise UserError(f"The run's config.yaml {CUT_OFF}", _RESTORE)
+    if found == "changed":
+        log.warning("The run's config.yaml was changed after Relax wrote it: the run may have been made otherwise.")
     try:
         content = load_yaml(text)
         if not isinstance(content, dict):
-            raise UserError("The run's config.yaml is empty or cut off.", "Start a new run directory.")
+            raise UserError("The run's config.yaml is empty or cut off.", _RESTORE)
         given = content.pop(SOURCES, None)
         config = RelaxConfig.model_validate(content)
     except yaml.YAMLError as error:
-        raise UserError(f"The run's config.yaml is no valid YAML: {error}.", "Start a new run directory.") from None
+        raise UserError(f"The run's config.yaml {why_unreadable(error)}", _RESTORE) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -83,15 +84,16 @@ def load(text: str) -> tuple[RelaxConfig, dict[str, Source]]:
             f"The run's config.yaml does not fit this version of Relax: {where}: {first['msg']}.",
             "Go on with the version that made the run, or start a new run directory.",
         ) from None
-    sources: dict[str, Source] = dict.fromkeys(OPTIONS, "default")
+    sources: dict[str, Source] = dict.fromkeys(OPTIONS, DEFAULT)
     given = given if isinstance(given, dict) else {}
-    sources |= {name: source for name, source in given.items() if name in OPTIONS and source in get_args(Source)}
+    sources |= {name: source for name, source in given.items() if find_option(str(name)) and is_source(source)}
     return config, sources
 
 
 def differences(old: RelaxConfig, new: RelaxConfig) -> list[tuple[str, Any, Any]]:
     """Every option whose value differs: (name, old value, new value), in the order of the sections."""
-    pairs = ((name, get_option(old, name), get_option(new, name)) for name in OPTIONS)
+    names = dict.fromkeys([*option_values(old), *option_values(new)])
+    pairs = ((name, get_option(old, name), get_option(new, name)) for name in names)
     return [(name, before, after) for name, before, after in pairs if before != after]
 
 
@@ -102,9 +104,9 @@ def refuse_other_configuration(old: RelaxConfig, new: RelaxConfig) -> None:
         UserError: the options that differ, with both values; those in ``MAY_CHANGE`` are free.
     """
     changed = [
-        Problem(OPTIONS[name].flag, None, f"the run has {_show(name, before)}, now it is {_show(name, after)}.")
+        Problem(option.flag, None, f"the run has {_show(option, before)}, now it is {_show(option, after)}.")
         for name, before, after in differences(old, new)
-        if name not in MAY_CHANGE
+        if (option := find_option(name)) is not None and not may_change(option)
     ]
     if changed:
         names = ", ".join(problem.option for problem in changed)
@@ -115,5 +117,5 @@ def refuse_other_configuration(old: RelaxConfig, new: RelaxConfig) -> None:
         )
 
 
-def _show(name: str, value: Any) -> str:
-    return show_value(OPTIONS[name].show(value))
+def _show(option: Option, value: Any) -> str:
+    return show_value(option.show(redact(option.name, value)))

@@ -148,6 +148,14 @@ class EngineControl:
         """Take the memory again. Weights come back undefined: resume them, update, then resume ``kv_cache``."""
         self._call("POST", "/resume_memory_occupation", {"tags": tags})
 
+    def start_profile(self, body: dict[str, Any]) -> None:
+        """Record what the engine does from now on; SGLang's ``ProfileReq`` as JSON."""
+        self._call("POST", "/start_profile", body)
+
+    def stop_profile(self) -> None:
+        """End the recording and wait until its trace is written; an error where nothing is recorded."""
+        self._call("POST", "/stop_profile")
+
     def _call(
         self, method: str, path: str, body: Any = None, *, missing_ok: bool = False, refuse: bool = True
     ) -> httpx.Response:

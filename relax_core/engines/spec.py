@@ -13,11 +13,16 @@ depend on the weights, the prompt, the sampling parameters and the seed alone:
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
+from relax_core.config.options import passed_values
+from relax_core.config.passthrough import pass_throughs, server_words
 from relax_core.config.sections import RelaxConfig
+from relax_core.proxy import proxy_environment
 
 Device = Literal["cpu", "cuda"]
 
@@ -30,9 +35,6 @@ CONTEXT_RESERVE = 2
 SMALL_MODEL_WIDTH = 256
 """Below this hidden size one thread is faster than several: the threads would only wait for each other."""
 
-OWN_FIELDS = {"sglang_server_concurrency", "sglang_enable_deterministic_inference"}
-"""Options of the section that are not passed on as they are."""
-
 
 @dataclass(frozen=True)
 class EngineSpec:
@@ -43,7 +45,7 @@ class EngineSpec:
         device: ``cpu`` or ``cuda``.
         model: Hugging Face folder.
         arguments: SGLang's arguments, without host and port.
-        environment: variables set for its processes, over those of whoever starts it.
+        environment: variables set for its processes, over those of whoever starts it; the run's own are among them.
         host: address it listens at.
         port: fixed port; None: any free one.
         log_path: file of its output.
@@ -73,72 +75,95 @@ class EngineSpec:
         return replace(self, host=host, port=port)
 
 
-def engine_spec(config: RelaxConfig, index: int, device: Device, log_dir: str | Path) -> EngineSpec:
+def engine_spec(
+    config: RelaxConfig,
+    index: int,
+    device: Device,
+    log_dir: str | Path,
+    variables: Mapping[str, str] = MappingProxyType({}),
+) -> EngineSpec:
     """Describe engine number ``index``.
 
     Args:
-        config: ``checkpoint.hf_checkpoint`` must name a folder.
+        config: resolved; ``checkpoint.hf_checkpoint`` must name a folder.
         index: number of the engine; it shifts SGLang's random seed, which only unseeded requests see.
         device: ``cpu`` or ``cuda``.
         log_dir: folder of the log files.
+        variables: the run's environment variables; what the engine cannot do without wins over them.
     """
-    sglang, model = config.sglang, config.checkpoint.hf_checkpoint
+    model = config.checkpoint.hf_checkpoint
     if model is None:
         raise ValueError("engine_spec needs checkpoint.hf_checkpoint")
     shape = _model_shape(model)
-    tp_size = config.cluster.rollout_num_gpus_per_engine
-    values: dict[str, Any] = {
-        "model_path": model,
-        "device": device,
-        "tp_size": tp_size if tp_size > 1 else None,
-        "context_length": _context_length(config, shape),
-        "dtype": "bfloat16" if config.backend.bf16 else "float32",
-        "random_seed": config.data.rollout_seed + index,
-    }
-    chosen = {f: v for f, v in sglang.model_dump().items() if f not in OWN_FIELDS and v is not None}
-    values |= {field.removeprefix("sglang_"): value for field, value in chosen.items()}
-    if device == "cpu":
-        values |= _cpu_values(config, values, shape)
-        environment = _cpu_environment(config, shape)
-    else:
-        values["enable_deterministic_inference"] = sglang.sglang_enable_deterministic_inference
-        # As in the trainer: with cuMem handles the first NCCL broadcast between the two hangs.
-        environment = {"NCCL_CUMEM_ENABLE": "0"}
-    if Path(model).exists():
-        environment["HF_HUB_OFFLINE"] = "1"  # the folder holds everything: no look-ups
     return EngineSpec(
         index=index,
         device=device,
         model=model,
-        arguments=_flags(values),
-        environment=tuple(sorted(environment.items())),
+        arguments=_arguments(config, index, device, shape),
+        environment=tuple(sorted(_environment(config, device, shape, variables).items())),
         log_path=str(Path(log_dir) / f"engine-{index}.log"),
         start_timeout=config.run.engine_start_timeout,
-        concurrency=sglang.sglang_server_concurrency,
-        tp_size=tp_size,
+        concurrency=config.sglang.sglang_server_concurrency,
+        tp_size=config.cluster.rollout_num_gpus_per_engine,
     )
 
 
-def _flags(values: dict[str, Any]) -> tuple[str, ...]:
-    """SGLang's command line: None and False are left out, True is a flag without a value."""
-    arguments: list[str] = []
-    for name, value in values.items():
-        if value is None or value is False:
-            continue
-        arguments.append(f"--{name.replace('_', '-')}")
-        if value is not True:
-            arguments.append(str(value))
-    return tuple(arguments)
+def _arguments(config: RelaxConfig, index: int, device: Device, shape: dict[str, Any]) -> tuple[str, ...]:
+    """SGLang's command line: our defaults, over them what the person chose, over that what must be so."""
+    values = {"context_length": _context_length(config, shape), **_given(config)}
+    tp_size = config.cluster.rollout_num_gpus_per_engine
+    owned: dict[str, Any] = {
+        "model_path": config.checkpoint.hf_checkpoint,
+        "device": device,
+        "tp_size": tp_size if tp_size > 1 else None,
+        "random_seed": config.data.rollout_seed + index,
+    }
+    if device == "cpu":
+        values = _cpu_defaults(config, values, shape) | values
+        owned |= _cpu_owned(config)
+    words = {name: _words(name, value) for name, value in {**owned, **values}.items()}
+    for name, value in passed_values(config, "sglang").items():
+        option = pass_throughs()[name]
+        if option.role != "owned":
+            words[option.field] = server_words(option, value)
+    words |= {name: _words(name, value) for name, value in owned.items()}
+    return tuple(word for part in words.values() for word in part)
 
 
-def _cpu_values(config: RelaxConfig, values: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
-    """What differs on a CPU; the configuration's own values win where they can work there."""
-    reproducible = config.sglang.sglang_enable_deterministic_inference
+def _given(config: RelaxConfig) -> dict[str, Any]:
+    """SGLang's arguments that are options of our own, where they are set."""
+    sglang = config.sglang
+    values = {
+        "dtype": sglang.sglang_dtype or ("bfloat16" if config.backend.bf16 else "float32"),
+        "mem_fraction_static": sglang.sglang_mem_fraction_static,
+        "context_length": sglang.sglang_context_length,
+        "max_running_requests": sglang.sglang_max_running_requests,
+        "max_total_tokens": sglang.sglang_max_total_tokens,
+        "attention_backend": sglang.sglang_attention_backend,
+        "enable_deterministic_inference": sglang.sglang_enable_deterministic_inference or None,
+        "disable_radix_cache": sglang.sglang_disable_radix_cache or None,
+        "log_level": sglang.sglang_log_level,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _words(name: str, value: Any) -> tuple[str, ...]:
+    """One argument: None and False are left out, True is a flag without a value."""
+    if value is None or value is False:
+        return ()
+    flag = f"--{name.replace('_', '-')}"
+    return (flag,) if value is True else (flag, str(value))
+
+
+def _cpu_defaults(config: RelaxConfig, values: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+    """What differs on a CPU unless the person says otherwise."""
     running = config.sglang.sglang_max_running_requests
     if running is None:
         running = min(config.sglang.sglang_server_concurrency, CPU_RUNNING_REQUESTS)
-    cpu: dict[str, Any] = {
-        "attention_backend": "torch_native",
+    context = values["context_length"] or shape.get("max_position_embeddings", 4096)
+    sequences = 1 if config.sglang.sglang_enable_deterministic_inference else running
+    fits = CPU_CACHE_BYTES // _cache_bytes_per_token(shape, values["dtype"])
+    return {
         "sampling_backend": "pytorch",
         "grammar_backend": "none",
         "disable_cuda_graph": True,
@@ -146,49 +171,73 @@ def _cpu_values(config: RelaxConfig, values: dict[str, Any], shape: dict[str, An
         "skip_server_warmup": True,
         # An idle scheduler polls without a pause: seen, a third of a core taken from the trainer, or more.
         "sleep_on_idle": True,
-        "enable_deterministic_inference": True,  # what makes SGLang use the seeds
         "max_running_requests": running,
         # max_total_tokens decides here; SGLang's default for this fraction, made for GPUs, can be negative.
         "mem_fraction_static": 0.9,
-    }
-    if reproducible:
-        cpu |= {"max_running_requests": 1, "disable_radix_cache": True, "chunked_prefill_size": -1}
-        running = 1
-    if values.get("max_total_tokens") is None:
-        context = values["context_length"] or shape.get("max_position_embeddings", 4096)
-        fits = CPU_CACHE_BYTES // _cache_bytes_per_token(shape, values["dtype"])
         # One sequence of full length must fit, with a little room for the slots that SGLang keeps for itself.
-        cpu["max_total_tokens"] = max(min(running * context, fits), context + 64)
-    return cpu
+        "max_total_tokens": max(min(sequences * context, fits), context + 64),
+    }
 
 
-def _cpu_environment(config: RelaxConfig, shape: dict[str, Any]) -> dict[str, str]:
+def _cpu_owned(config: RelaxConfig) -> dict[str, Any]:
+    """What cannot be otherwise on a CPU, or with a reproducible engine on it."""
+    owned: dict[str, Any] = {
+        "attention_backend": "torch_native",
+        "enable_deterministic_inference": True,  # what makes SGLang use the seeds
+    }
+    if config.sglang.sglang_enable_deterministic_inference:
+        owned |= {"max_running_requests": 1, "disable_radix_cache": True, "chunked_prefill_size": -1}
+    return owned
+
+
+def _environment(
+    config: RelaxConfig, device: Device, shape: dict[str, Any], variables: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables of the engine's processes: our defaults, over them the run's, over those what must be so."""
+    proxy = proxy_environment(config.debug.http_proxy, {**os.environ, **variables})
+    # the folder holds everything: no look-ups
+    defaults = {"HF_HUB_OFFLINE": "1"} if Path(str(config.checkpoint.hf_checkpoint)).exists() else {}
+    if device == "cuda":
+        # As in the trainer: with cuMem handles the first NCCL broadcast between the two hangs.
+        return {**defaults, **variables, **proxy, "NCCL_CUMEM_ENABLE": "0"}
     replicas, ranks = config.cluster.resource.get("rollout", (1, 1))[0], config.cluster.rollout_num_gpus_per_engine
     cores = os.cpu_count() or 1
     share = 1 if shape.get("hidden_size", SMALL_MODEL_WIDTH) < SMALL_MODEL_WIDTH else cores // (replicas * ranks)
-    # SGLang wants one set of cores for each rank as soon as there are more ranks than NUMA nodes.
-    binding = {"SGLANG_CPU_OMP_THREADS_BIND": "|".join(str(r % cores) for r in range(ranks))} if ranks > 1 else {}
-    return binding | {
-        "CUDA_VISIBLE_DEVICES": "",
+    defaults |= {
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(max(1, share)),
         # Threads that spin at a barrier take the core from the thread they wait for as soon as anything else runs
         # on the machine; seen: ten times slower on two cores.
         "OMP_WAIT_POLICY": "passive",
         "TORCH_COMPILE_DISABLE": "1",  # a first compilation stalls requests for seconds and needs a C++ compiler
     }
+    owned = {"CUDA_VISIBLE_DEVICES": ""}
+    if ranks > 1:  # SGLang wants one set of cores for each rank as soon as there are more ranks than NUMA nodes
+        owned["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(rank % cores) for rank in range(ranks))
+    return {**defaults, **variables, **proxy, **owned}
 
 
 def _context_length(config: RelaxConfig, shape: dict[str, Any]) -> int | None:
     """Tokens that prompt and response need, as SGLang counts them; None: what the model's config.json says."""
-    rollout, responses = config.rollout, [config.rollout.rollout_max_response_len, config.eval.eval_max_response_len]
-    longest = max((length for length in responses if length is not None), default=None)
-    if rollout.rollout_max_context_len is not None:
-        needed = rollout.rollout_max_context_len
-    elif rollout.rollout_max_prompt_len is not None and longest is not None:
-        needed = rollout.rollout_max_prompt_len + longest
-    else:
+    rollout = config.rollout
+    needs = [
+        _tokens(rollout.rollout_max_context_len, rollout.rollout_max_prompt_len, rollout.rollout_max_response_len),
+        *(
+            _tokens(one.max_context_len, one.max_prompt_len, one.max_response_len)
+            for one in config.eval.eval_datasets or []
+        ),
+    ]
+    known = [tokens for tokens in needs if tokens is not None]
+    if len(known) < len(needs):
         return None
-    return min(needed + CONTEXT_RESERVE, shape.get("max_position_embeddings", needed + CONTEXT_RESERVE))
+    needed = max(known) + CONTEXT_RESERVE
+    return min(needed, shape.get("max_position_embeddings", needed))
+
+
+def _tokens(context: int | None, prompt: int | None, response: int | None) -> int | None:
+    """Most tokens of a sample; None where nothing bounds it."""
+    if context is not None or prompt is None or response is None:
+        return context
+    return prompt + response
 
 
 def _cache_bytes_per_token(shape: dict[str, Any], dtype: str) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from data.errors import UserError
-from relax_core.rewards.source import source_hash
+from relax_core.functions import source_hash
 from relax_core.rewards.types import RewardFunction, RewardSpec
 
 F = TypeVar("F", bound=RewardFunction)

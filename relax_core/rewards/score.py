@@ -5,48 +5,49 @@ function that raises or returns something else than it should stops the step wit
 the sample, because training on guesses is worse than stopping.
 """
 
-import asyncio
 import hashlib
 import json
-import traceback
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
 from data.errors import UserError
 from data.schema import REWARD
 from data.schema import table as schema_table
-from relax_core import aio
-from relax_core.config.sections import RelaxConfig, RewardSection
+from relax_core.config.eval_set import EvalSet
+from relax_core.config.sections import RelaxConfig
+from relax_core.proxy import proxied
 from relax_core.rewards import registry
+from relax_core.rewards.calls import Call, score_calls
 from relax_core.rewards.custom import load_custom
+from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.types import RewardInput, RewardSpec
-
-MAX_CONCURRENCY = 64
-"""Most asynchronous reward calls in flight."""
 
 _COLUMNS = ["sample_id", "group_id", "prompt", "response", "label", "metadata", "response_length", "status"]
 _SCORED = ("completed", "truncated")
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Result for one sample.
+class _Options:
+    """Rows are scored by ``custom_rm_path`` where given, else by their ``metadata.rm_type``, else by ``rm_type``."""
 
-    Attributes:
-        score: None is no score; NaN is what the function returned.
-        raw: the score for metrics: ``metadata["raw_reward"]`` where the function has put it, else the score.
-        components: the other numeric entries of a dict; None for one that is not finite.
-        error: why there is no score.
-    """
+    rm_type: str | None
+    custom_rm_path: str | None
+    reward_key: str | None
+    of_groups: bool = False
+    """``custom_rm_path`` gets whole groups."""
 
-    score: float | None = None
-    raw: float | None = None
-    components: dict[str, float | None] = field(default_factory=dict)
-    error: str | None = None
+
+def _training_options(config: RelaxConfig) -> _Options:
+    reward = config.reward
+    return _Options(reward.rm_type, reward.custom_rm_path, reward.reward_key, reward.group_rm)
+
+
+def _evaluation_options(eval_set: EvalSet, config: RelaxConfig) -> _Options:
+    # the set's own rm_type is in the metadata of its rows; an empty text says that there is none
+    function, key = eval_set.custom_rm_path or None, eval_set.reward_key or None
+    return _Options(eval_set.default_rm_type, function, key, config.reward.group_rm)
 
 
 def score_table(rollout: pa.Table, config: RelaxConfig) -> pa.Table:
@@ -65,10 +66,21 @@ def score_table(rollout: pa.Table, config: RelaxConfig) -> pa.Table:
         UserError: no or an unknown reward; a function that fails or returns something else than a number, None, or a
             dict with ``--reward-key``; an infinite score.
     """
-    options = config.reward
+    return _score_table(rollout, _training_options(config), config)
+
+
+def score_evaluation(rollout: pa.Table, eval_set: EvalSet, config: RelaxConfig) -> pa.Table:
+    """``score_table`` for the responses to an evaluation set, by the reward of that set."""
+    return _score_table(rollout, _evaluation_options(eval_set, config), config)
+
+
+def _score_table(rollout: pa.Table, options: _Options, config: RelaxConfig) -> pa.Table:
     rows = rollout.select(_COLUMNS).to_pylist()
-    samples, specs, outcomes = [], [], {}
-    custom = load_custom(options.custom_rm_path) if options.custom_rm_path else None
+    specs: list[str] = []
+    outcomes: dict[str, Outcome] = {}
+    calls: list[Call] = []
+    groups: dict[str, list[RewardInput]] = {}
+    custom = _custom(options)
     for row in rows:
         metadata = json.loads(row["metadata"])
         if row["status"] not in _SCORED:
@@ -87,9 +99,16 @@ def score_table(rollout: pa.Table, config: RelaxConfig) -> pa.Table:
         )
         spec = custom or _spec_of(sample, options)
         specs.append(spec.name)
-        samples.append((spec, sample))
-    for (_, sample), outcome in zip(samples, score_samples(samples, options.reward_key), strict=True):
-        outcomes[sample.sample_id] = outcome
+        if custom and options.of_groups:
+            groups.setdefault(row["group_id"], []).append(sample)
+        else:
+            calls.append(Call(spec, (sample,)))
+    if custom:
+        calls += [Call(custom, tuple(samples), group_id) for group_id, samples in groups.items()]
+    with proxied(config.debug.http_proxy):
+        scored = score_calls(calls, options.reward_key, config.reward.reward_max_concurrency)
+    for call, results in zip(calls, scored, strict=True):
+        outcomes |= {sample.sample_id: result for sample, result in zip(call.samples, results, strict=True)}
     ordered = [outcomes[row["sample_id"]] for row in rows]
     return schema_table(
         REWARD,
@@ -105,33 +124,23 @@ def score_table(rollout: pa.Table, config: RelaxConfig) -> pa.Table:
     )
 
 
-def score_samples(samples: Sequence[tuple[RewardSpec, RewardInput]], reward_key: str | None) -> list[Outcome]:
-    """Outcomes in the order given. Plain functions run here one after the other, coroutines together.
-
-    Works in any thread, since it uses no signals, and beside a running event loop.
-    """
-    outcomes: list[Outcome | None] = [None] * len(samples)
-    waiting: list[tuple[int, RewardSpec, RewardInput]] = []
-    for place, (spec, sample) in enumerate(samples):
-        if spec.is_async:
-            waiting.append((place, spec, sample))
-        else:
-            outcomes[place] = _call(spec, sample, reward_key)
-    if waiting:
-        scored = aio.run(_call_all([(spec, sample) for _, spec, sample in waiting], reward_key))
-        for (place, _, _), outcome in zip(waiting, scored, strict=True):
-            outcomes[place] = outcome
-    return [outcome for outcome in outcomes if outcome is not None]
-
-
 def reward_source_hash(config: RelaxConfig) -> str:
     """SHA-256 over the source of every function that may score: part of the identity of a reward stage.
 
     With ``--custom-rm-path`` that is the user's file; else all built-in rewards, as rows may name any of them.
     """
-    options = config.reward
-    if options.custom_rm_path:
-        return load_custom(options.custom_rm_path).source_hash
+    return _source_hash(_training_options(config))
+
+
+def evaluation_source_hash(eval_sets: Iterable[EvalSet], config: RelaxConfig) -> str:
+    """``reward_source_hash`` over all evaluation sets."""
+    sources = {each.name: _source_hash(_evaluation_options(each, config)) for each in eval_sets}
+    return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()
+
+
+def _source_hash(options: _Options) -> str:
+    if custom := _custom(options):
+        return custom.source_hash
     sources = {spec.name: spec.source_hash for spec in registry.builtin_rewards().values()}
     return hashlib.sha256(json.dumps(sources, sort_keys=True).encode()).hexdigest()
 
@@ -139,16 +148,34 @@ def reward_source_hash(config: RelaxConfig) -> str:
 def check_reward(config: RelaxConfig) -> None:
     """Find a reward's mistakes before any generation: an unknown name, a function that cannot be loaded.
 
+    Args:
+        config: resolved; the rewards of its evaluation sets are looked at too.
+
     Raises:
         UserError: see above.
     """
-    if config.reward.custom_rm_path:
-        load_custom(config.reward.custom_rm_path)
-    elif config.reward.rm_type:
-        registry.get(config.reward.rm_type)
+    _check(_training_options(config))
+    for eval_set in config.eval.eval_datasets or []:
+        options = _evaluation_options(eval_set, config)
+        named = eval_set.added_metadata.get("rm_type")
+        try:
+            _check(replace(options, rm_type=str(named)) if named else options)
+        except UserError as error:
+            raise UserError(f"Evaluation set {eval_set.name}: {error.problem}", error.fix, error.details) from error
 
 
-def _spec_of(sample: RewardInput, options: RewardSection) -> RewardSpec:
+def _check(options: _Options) -> None:
+    if not _custom(options) and options.rm_type:
+        registry.get(options.rm_type)
+
+
+def _custom(options: _Options) -> RewardSpec | None:
+    """The user's function, where there is one."""
+    path = options.custom_rm_path
+    return load_custom(path, of_group=options.of_groups) if path else None
+
+
+def _spec_of(sample: RewardInput, options: _Options) -> RewardSpec:
     name = sample.metadata.get("rm_type") or options.rm_type
     if not name:
         raise UserError(
@@ -156,119 +183,3 @@ def _spec_of(sample: RewardInput, options: RewardSection) -> RewardSpec:
             f"Set --rm-type (one of {', '.join(registry.builtin_rewards())}) or --custom-rm-path.",
         )
     return registry.get(str(name))
-
-
-def _call(spec: RewardSpec, sample: RewardInput, reward_key: str | None) -> Outcome:
-    try:
-        value = spec.function(sample)
-    except UserError:
-        raise
-    except Exception as error:
-        raise _failure(spec, sample, error) from error
-    if isinstance(value, Awaitable):  # a decorated coroutine function that does not look like one
-        value = aio.run(_await(spec, sample, value))
-    return _outcome(spec, sample, value, reward_key)
-
-
-async def _call_all(samples: Sequence[tuple[RewardSpec, RewardInput]], reward_key: str | None) -> list[Outcome]:
-    permits = asyncio.Semaphore(MAX_CONCURRENCY)
-
-    async def one(spec: RewardSpec, sample: RewardInput) -> Outcome:
-        async with permits:
-            value = await _await(spec, sample, spec.function(sample))
-        return _outcome(spec, sample, value, reward_key)
-
-    return await aio.gather(one(spec, sample) for spec, sample in samples)
-
-
-async def _await(spec: RewardSpec, sample: RewardInput, value: Awaitable[Any]) -> Any:
-    try:
-        return await value
-    except UserError:
-        raise
-    except Exception as error:
-        raise _failure(spec, sample, error) from error
-
-
-def _failure(spec: RewardSpec, sample: RewardInput, error: Exception) -> UserError:
-    lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
-    return UserError(
-        f"The reward {spec.name} failed on sample {sample.sample_id}: {type(error).__name__}: {error}.",
-        "Correct the function, or let it return None where a sample cannot be scored, and run again: "
-        "finished generations are kept.",
-        "\n".join(lines[-6:]),
-    )
-
-
-def _outcome(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: str | None) -> Outcome:
-    """Check what a function returned."""
-    who = f"The reward {spec.name} returned"
-    components: dict[str, float | None] = {}
-    if isinstance(value, dict):
-        if reward_key is None:
-            raise UserError(
-                f"{who} a dict for sample {sample.sample_id}, with the keys {_names(value)}.",
-                "Name the key of the score with --reward-key.",
-            )
-        if reward_key not in value:
-            raise UserError(
-                f"{who} a dict without the --reward-key {reward_key!r} for sample {sample.sample_id}; "
-                f"its keys are {_names(value)}.",
-                "Change --reward-key, or return that key.",
-            )
-        components = {
-            str(key): _finite(entry) for key, entry in value.items() if key != reward_key and _is_number(entry)
-        }
-        value = value[reward_key]
-    elif reward_key is not None and spec.custom and value is not None:
-        raise UserError(
-            f"{who} a {type(value).__name__} for sample {sample.sample_id}, "
-            f"but --reward-key {reward_key!r} expects a dict.",
-            "Return a dict with that key, or leave --reward-key out.",
-        )
-    if value is None:
-        return Outcome(components=components, error="the reward returned no score")
-    score = _score(spec, sample, value, "returned")
-    raw = sample.metadata.get("raw_reward")
-    return Outcome(score, score if raw is None else _score(spec, sample, raw, "set metadata.raw_reward to"), components)
-
-
-def _score(spec: RewardSpec, sample: RewardInput, value: Any, verb: str) -> float:
-    number = _number(value)
-    if number is None:
-        raise UserError(
-            f"The reward {spec.name} {verb} {str(value)[:80]!r}, a {type(value).__name__}, "
-            f"for sample {sample.sample_id}.",
-            "Expected a number, None (no score), or a dict with --reward-key.",
-        )
-    if abs(number) > float(np.finfo(np.float32).max):  # False for NaN
-        raise UserError(
-            f"The reward {spec.name} {verb} {value!s:.40} for sample {sample.sample_id}, which float32 cannot hold.",
-            "Return a finite number, or None where a sample cannot be scored.",
-        )
-    return number
-
-
-def _number(value: Any) -> float | None:
-    """A Python, NumPy or zero-dimensional tensor number as a float; None for anything else."""
-    if getattr(value, "shape", None) == () and hasattr(value, "item"):
-        value = value.item()
-    if not isinstance(value, (bool, int, float)):
-        return None
-    try:
-        return float(value)
-    except OverflowError:  # an int beyond float64
-        return float("inf")
-
-
-def _is_number(value: Any) -> bool:
-    return _number(value) is not None
-
-
-def _finite(value: Any) -> float | None:
-    number = _number(value)
-    return number if number is not None and np.isfinite(number) else None
-
-
-def _names(value: dict[Any, Any]) -> str:
-    return ", ".join(map(repr, value)) or "none"

@@ -44,10 +44,10 @@ class RewardSpec:
 
     Attributes:
         name: value of ``--rm-type``, or the path given as ``--custom-rm-path``.
-        function: takes a ``RewardInput``; may return an awaitable.
+        function: takes a ``RewardInput``, with --group-rm the list of a group's; may return an awaitable.
         is_async: whether the function is a coroutine function, run concurrently with others of its kind.
         doc: one line for help texts.
-        source_hash: SHA-256 of the source that the function was loaded from, see ``rewards.custom.source_hash``.
+        source_hash: SHA-256 of the source that the function was loaded from, see ``relax_core.functions.source_hash``.
         custom: whether it is the user's own.
     """
 

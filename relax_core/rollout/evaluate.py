@@ -4,15 +4,20 @@ Guarantee: nothing of it reaches training; two evaluations of a run ask for the 
 that they differ by the weights only.
 """
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from data.prompts import PromptDataset
 from data.schema import EVAL, REWARD, conform
+from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections import RelaxConfig
-from relax_core.rewards.score import score_table
+from relax_core.proxy import proxied
+from relax_core.rewards.score import evaluation_source_hash, score_evaluation
+from relax_core.rollout.custom import custom_answer, load_generate
 from relax_core.rollout.generate import ProgressCallback, run_generation
 from relax_core.rollout.requests import evaluation_requests
 from relax_core.rollout.sampling import Sampling
@@ -21,7 +26,7 @@ from relax_core.tracking.metrics import aligned, step_metrics
 
 
 def evaluate_set(
-    name: str,
+    eval_set: EvalSet,
     prompts: PromptDataset,
     urls: Sequence[str],
     config: RelaxConfig,
@@ -33,10 +38,10 @@ def evaluate_set(
     """Evaluate the weights after ``step``, that is version ``step + 1``.
 
     Args:
-        name: of the set.
-        prompts: all of them are asked, ``n_samples_per_eval_prompt`` times each.
+        eval_set: of a resolved configuration; says how often and how each prompt is asked, and how it is scored.
+        prompts: its prompts.
         urls: engines.
-        config: ``eval_*`` options, ``rollout_*`` where they are not set.
+        config: the options that all sets share: seed, concurrency, how responses become text.
         step: rollout step; -1 before training.
         tokenizer: decodes the responses.
         progress: see ``generate``.
@@ -47,15 +52,26 @@ def evaluate_set(
     Raises:
         UserError: no engine is left, another weight version, or an error of the reward.
     """
-    sampling = Sampling.for_evaluation(config)
-    generated = run_generation(
-        evaluation_requests(name, prompts, config.eval.n_samples_per_eval_prompt, config.data.rollout_seed),
-        urls,
-        sampling,
-        context=config.rollout.rollout_max_context_len,
-        concurrency=config.sglang.sglang_server_concurrency,
-        progress=progress,
+    sampling = Sampling.for_evaluation(eval_set, config)
+    answer = custom_answer(
+        eval_set.custom_generate_function_path,
+        config,
+        tokenizer,
+        context=eval_set.max_context_len,
+        longest=eval_set.max_response_len,
+        evaluation=True,
     )
+    samples = eval_set.n_samples_per_eval_prompt or 1
+    with proxied(config.debug.http_proxy if answer else None):
+        generated = run_generation(
+            evaluation_requests(eval_set.name, prompts, samples, config.data.rollout_seed),
+            urls,
+            sampling,
+            context=eval_set.max_context_len,
+            concurrency=config.sglang.sglang_server_concurrency,
+            progress=progress,
+            answer=answer,
+        )
     rollout = rollout_table(
         generated,
         step=step,
@@ -63,8 +79,20 @@ def evaluate_set(
         tokenizer=tokenizer,
         skip_special_tokens=sampling.skip_special_tokens,
     )
-    table = evaluation_table(rollout, score_table(rollout, config))
-    return table, evaluation_metrics(name, table)
+    table = evaluation_table(rollout, score_evaluation(rollout, eval_set, config))
+    return table, evaluation_metrics(eval_set.name, table)
+
+
+def evaluation_source(eval_sets: Iterable[EvalSet], config: RelaxConfig) -> str:
+    """SHA-256 over the source of every function that may generate or score a sample of the sets: part of the identity
+    of an evaluation."""
+    eval_sets = list(eval_sets)
+    scores = evaluation_source_hash(eval_sets, config)
+    paths = {one.name: path for one in eval_sets if (path := one.custom_generate_function_path)}
+    if not paths:
+        return scores
+    sources = {name: load_generate(path).source_hash for name, path in paths.items()}
+    return hashlib.sha256(json.dumps([scores, sources], sort_keys=True).encode()).hexdigest()
 
 
 def evaluation_table(rollout: pa.Table, reward: pa.Table) -> pa.Table:

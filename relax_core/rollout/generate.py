@@ -5,13 +5,13 @@ costs time and no sample, since its unfinished requests go to the others; withou
 engine and its reason. No engine ever has more requests in flight than asked for.
 """
 
-import asyncio
+import itertools
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from data.errors import UserError
 from relax_core import aio
 from relax_core.engines.client import EngineClient
-from relax_core.engines.errors import EngineRefused, EngineUnavailable
+from relax_core.rollout.pool import Completion, Generator, Pool
 from relax_core.rollout.requests import SampleRequest
+from relax_core.rollout.sample import STATUS_OF, Status
 from relax_core.rollout.sampling import Sampling, response_budget
 from relax_core.weights.label import version_of
 
@@ -28,35 +29,6 @@ ProgressCallback: TypeAlias = Callable[[int, int, int], None]
 """Called with (finished requests, all requests, response tokens so far)."""
 
 PROGRESS_INTERVAL_S = 0.25
-STATUS_OF = {"stop": "completed", "length": "truncated", "abort": "aborted"}
-
-
-class Completion(Protocol):
-    """What an engine answers; R response tokens."""
-
-    @property
-    def output_ids(self) -> NDArray[np.int32]: ...  # [R]
-    @property
-    def log_probs(self) -> NDArray[np.float32]: ...  # [R]
-    @property
-    def finish_reason(self) -> dict[str, Any]: ...  # {"type": ...}
-    @property
-    def weight_versions(self) -> tuple[str, ...]: ...
-    @property
-    def cached_tokens(self) -> int: ...
-
-
-class Generator(Protocol):
-    """An engine, as far as generation goes (see ``relax_core.engines.client.EngineClient``)."""
-
-    url: str
-
-    async def generate(self, input_ids: NDArray[np.int32], sampling_params: dict[str, Any], rid: str) -> Completion:
-        """One response.
-
-        Raises ``EngineUnavailable`` when the engine cannot be reached or has died, ``EngineRefused`` when the request
-        is at fault.
-        """
 
 
 @dataclass(frozen=True)
@@ -70,7 +42,9 @@ class Generated:
         status: ``completed``, ``truncated``, ``aborted`` or ``failed``.
         finish_reason: the engine's word, ``length`` for a response that had no room.
         weight_versions: versions of the weights that made it, in order; none for a response without tokens.
-        cached_tokens: prompt tokens that the engine's prefix cache held.
+        cached_tokens: tokens sent to the engine that its prefix cache held.
+        asked_tokens: tokens sent to the engine; None: those of the prompt.
+        own: what a function of the user decided; None: nothing.
     """
 
     request: SampleRequest
@@ -80,6 +54,36 @@ class Generated:
     finish_reason: str
     weight_versions: tuple[int, ...]
     cached_tokens: int = 0
+    asked_tokens: int | None = None
+    own: "Own | None" = None
+
+
+@dataclass(frozen=True)
+class Own:
+    """What a function of the user says of its sample beside the response; R response tokens.
+
+    Attributes:
+        prompt_ids: [P] the prompt before the response.
+        loss_mask: [R] uint8, 1: trained on.
+        response: text of the response; None: the tokens', decoded.
+        label: JSON text; None: no label.
+        metadata: JSON text of an object.
+        remove_sample: not trained on.
+    """
+
+    prompt_ids: NDArray[np.int32]
+    loss_mask: NDArray[np.uint8]
+    response: str | None
+    label: str | None
+    metadata: str
+    remove_sample: bool
+
+
+Ask: TypeAlias = Callable[[NDArray[np.int32], dict[str, Any]], Awaitable[Completion]]
+"""Sends tokens and SGLang's sampling parameters to an engine."""
+
+Answer: TypeAlias = Callable[[SampleRequest, dict[str, Any], Ask], Awaitable[Generated]]
+"""Makes the result of a request, out of its sampling parameters and a way to the engines."""
 
 
 def run_generation(
@@ -90,6 +94,7 @@ def run_generation(
     context: int | None = None,
     concurrency: int,
     progress: ProgressCallback | None = None,
+    answer: Answer | None = None,
 ) -> list[Generated]:
     """``generate`` for callers without an event loop, from any thread, with a client for each engine URL."""
 
@@ -98,7 +103,13 @@ def run_generation(
             clients = [EngineClient(url, connections=concurrency) for url in urls]
             engines = [await stack.enter_async_context(client) for client in clients]
             return await generate(
-                requests, engines, sampling, context=context, concurrency=concurrency, progress=progress
+                requests,
+                engines,
+                sampling,
+                context=context,
+                concurrency=concurrency,
+                progress=progress,
+                answer=answer,
             )
 
     return aio.run(work())
@@ -112,6 +123,7 @@ async def generate(
     context: int | None = None,
     concurrency: int,
     progress: ProgressCallback | None = None,
+    answer: Answer | None = None,
 ) -> list[Generated]:
     """Answer all requests.
 
@@ -122,6 +134,7 @@ async def generate(
         context: most tokens of prompt and response together; None when ``sampling.max_new_tokens`` alone bounds them.
         concurrency: most requests in flight at one engine.
         progress: called at the start, at most four times a second, and at the end.
+        answer: makes a result in place of one request to an engine (see ``relax_core.rollout.custom``).
 
     Returns:
         Results in the order of ``requests``.
@@ -134,10 +147,11 @@ async def generate(
         raise ValueError("two requests have the same sample_id")
     if context is None and sampling.max_new_tokens is None:
         raise ValueError("neither a context nor max_new_tokens bounds the responses")
-    pool = _Pool(engines, concurrency)
+    pool = Pool(engines, concurrency)
     report = _Report(len(requests), progress)
     # Ids are new for every call: an engine may still be busy with the same samples for a driver that was killed.
     call = uuid.uuid4().hex[:8]
+    make = answer or _one_completion
 
     async def one(request: SampleRequest) -> Generated:
         prompt_length = len(request.prompt.tokens)
@@ -147,8 +161,12 @@ async def generate(
             nothing = np.empty(0, np.int32), np.empty(0, np.float32)
             result = Generated(request, *nothing, status="truncated", finish_reason="length", weight_versions=())
         else:
-            params = sampling.params(request.seed, budget)
-            result = _generated(request, await _ask(pool, request, params, f"{request.sample_id}.{call}"))
+            numbers = itertools.count()
+
+            async def ask(tokens: NDArray[np.int32], params: dict[str, Any]) -> Completion:
+                return await pool.ask(request, tokens, params, f"{request.sample_id}.{call}.{next(numbers)}")
+
+            result = await make(request, sampling.params(request.seed, budget), ask)
         report.finished(result)
         return result
 
@@ -158,20 +176,28 @@ async def generate(
     return results
 
 
-async def _ask(pool: "_Pool", request: SampleRequest, params: dict[str, Any], rid: str) -> Completion:
-    """Ask engines until one answers."""
-    while True:
-        async with pool.engine() as engine:
-            try:
-                return await engine.generate(request.prompt.tokens, params, rid)
-            except EngineUnavailable as error:
-                pool.lose(engine, error)
-            except EngineRefused as error:  # another engine would refuse it too
-                problem = f"Sample {request.sample_id} (prompt {request.prompt.prompt_id}): {error.problem}"
-                raise EngineRefused(problem, error.fix, error.details) from error
+async def _one_completion(request: SampleRequest, params: dict[str, Any], ask: Ask) -> Generated:
+    """The response to the prompt as one completion."""
+    completion = await ask(request.prompt.tokens, params)
+    output_ids, log_probs = checked_tokens(completion, request)
+    reason = str(completion.finish_reason.get("type"))
+    return Generated(
+        request,
+        output_ids,
+        log_probs,
+        status=STATUS_OF.get(reason, Status.FAILED),
+        finish_reason=reason,
+        weight_versions=checked_versions(completion, request),
+        cached_tokens=completion.cached_tokens,
+    )
 
 
-def _generated(request: SampleRequest, completion: Completion) -> Generated:
+def checked_tokens(completion: Completion, request: SampleRequest) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """[R] tokens and [R] log-probs of a completion.
+
+    Raises:
+        UserError: their numbers differ.
+    """
     output_ids = np.asarray(completion.output_ids, np.int32)
     log_probs = np.asarray(completion.log_probs, np.float32)
     if output_ids.shape != log_probs.shape:
@@ -180,19 +206,15 @@ def _generated(request: SampleRequest, completion: Completion) -> Generated:
             f"and {len(log_probs)} log-probs.",
             "This is a fault of the engine: see its log.",
         )
-    reason = str(completion.finish_reason.get("type"))
-    return Generated(
-        request,
-        output_ids,
-        log_probs,
-        status=STATUS_OF.get(reason, "failed"),
-        finish_reason=reason,
-        weight_versions=_versions(completion, request),
-        cached_tokens=completion.cached_tokens,
-    )
+    return output_ids, log_probs
 
 
-def _versions(completion: Completion, request: SampleRequest) -> tuple[int, ...]:
+def checked_versions(completion: Completion, request: SampleRequest) -> tuple[int, ...]:
+    """Versions of the weights that made a completion, in order; none where it has no tokens.
+
+    Raises:
+        UserError: weights of another run.
+    """
     if not len(completion.output_ids):
         return ()  # made by no weights, e.g. aborted while it was queued
     versions = [version_of(label) for label in completion.weight_versions]
@@ -203,65 +225,6 @@ def _versions(completion: Completion, request: SampleRequest) -> tuple[int, ...]
             "Weights must come from this run: let it sync them, or start the engine with --weight-version 0.",
         )
     return tuple(version for version in versions if version is not None)
-
-
-@dataclass(eq=False)
-class _Slot:
-    engine: Generator
-    in_flight: int = 0
-
-
-@dataclass
-class _Pool:
-    """Permits for the engines that are alive; used in one event loop."""
-
-    engines: Sequence[Generator]
-    concurrency: int
-    lost: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._alive = [_Slot(engine) for engine in self.engines]
-        self._changed = asyncio.Condition()
-
-    @asynccontextmanager
-    async def engine(self) -> AsyncIterator[Generator]:
-        """The least loaded engine, as soon as one has a permit.
-
-        Raises:
-            UserError: none is alive.
-        """
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._alive or self._least().in_flight < self.concurrency)
-            if not self._alive:
-                raise self._none_left()
-            slot = self._least()
-            slot.in_flight += 1
-        try:
-            yield slot.engine
-        finally:
-            slot.in_flight -= 1
-            async with self._changed:
-                if self._alive:
-                    self._changed.notify(1)  # one permit lets one waiter in
-                else:
-                    self._changed.notify_all()
-
-    def lose(self, engine: Generator, error: Exception) -> None:
-        """Take an engine out, with its permits."""
-        self._alive = [slot for slot in self._alive if slot.engine is not engine]
-        self.lost[engine.url] = str(error)
-
-    def _least(self) -> _Slot:
-        return min(self._alive, key=lambda slot: slot.in_flight)
-
-    def _none_left(self) -> UserError:
-        if not self.engines:
-            return UserError("There is no rollout engine to generate with.", "Start one: see --resource.")
-        return UserError(
-            f"No rollout engine is left; lost: {', '.join(self.lost)}.",
-            "Run the same command again: engines are started anew and finished steps are kept.",
-            "\n".join(f"{url}: {reason}" for url, reason in self.lost.items()),
-        )
 
 
 class _Report:

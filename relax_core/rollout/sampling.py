@@ -6,19 +6,17 @@ the order of requests, the number of engines or the time; and prompt and respons
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from data.errors import UserError
+from relax_core.config.eval_set import MAX_STOP_STRINGS, EvalSet
+from relax_core.config.eval_sets import problems_of
+from relax_core.config.problems import raise_problems
 from relax_core.config.sections import RelaxConfig
-
-T = TypeVar("T")
 
 EVAL_STEP = -1
 """The step that seeds of evaluation samples are made for: the same noise at every evaluation of a run, so that two of
 them differ by the weights only."""
-
-MAX_STOP_STRINGS = 32
-"""SGLang refuses more stop strings than this."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,7 @@ class Sampling:
         top_p: in (0, 1].
         top_k: -1 is off.
         max_new_tokens: most tokens of a response; None leaves the context as the only bound.
+        min_new_tokens: fewest tokens of a response before a token may end it; a stop string may end it sooner.
         stop: stop strings.
         stop_token_ids: stop tokens beside the model's own end-of-sequence tokens.
         skip_special_tokens: leave special tokens out of the response text.
@@ -39,6 +38,7 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = -1
     max_new_tokens: int | None = None
+    min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     skip_special_tokens: bool = False
@@ -65,28 +65,32 @@ class Sampling:
             stop_token_ids=tuple(options.rollout_stop_token_ids or ()),
             skip_special_tokens=options.rollout_skip_special_tokens,
         )
-        sampling._check("rollout")
+        sampling._check()
         return sampling
 
     @classmethod
-    def for_evaluation(cls, config: RelaxConfig) -> "Sampling":
-        """The options of evaluation: each ``eval_*`` option where set, else its ``rollout_*`` counterpart.
+    def for_evaluation(cls, eval_set: EvalSet, config: RelaxConfig) -> "Sampling":
+        """The options of an evaluation set, which alone says how its responses are sampled.
+
+        Args:
+            eval_set: of a resolved configuration.
+            config: says how responses become text.
 
         Raises:
             UserError: a value out of range.
         """
-        options, rollout = config.eval, config.rollout
-        sampling = cls(
-            temperature=_first(options.eval_temperature, rollout.rollout_temperature),
-            top_p=_first(options.eval_top_p, rollout.rollout_top_p),
-            top_k=_first(options.eval_top_k, rollout.rollout_top_k),
-            max_new_tokens=_first(options.eval_max_response_len, rollout.rollout_max_response_len),
-            stop=tuple(rollout.rollout_stop or ()),
-            stop_token_ids=tuple(rollout.rollout_stop_token_ids or ()),
-            skip_special_tokens=rollout.rollout_skip_special_tokens,
-        )
-        sampling._check("eval")
-        return sampling
+        raise_problems(problems_of([eval_set]))
+        given = {
+            "temperature": eval_set.temperature,
+            "top_p": eval_set.top_p,
+            "top_k": eval_set.top_k,
+            "max_new_tokens": eval_set.max_response_len,
+            "min_new_tokens": eval_set.min_new_tokens,
+            "stop": tuple(eval_set.stop or ()),
+            "stop_token_ids": tuple(eval_set.stop_token_ids or ()),
+        }
+        options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return cls(**options, skip_special_tokens=config.rollout.rollout_skip_special_tokens)
 
     def params(self, seed: int, budget: int) -> dict[str, Any]:
         """SGLang's ``sampling_params`` of one request, a new dict each time.
@@ -95,7 +99,7 @@ class Sampling:
             seed: see ``sample_seed``. SGLang heeds it in its deterministic mode only.
             budget: most new tokens, from ``response_budget``; at least 1.
         """
-        return {
+        params: dict[str, Any] = {
             "temperature": self.temperature,
             "top_p": self.top_p,
             "top_k": self.top_k,
@@ -108,29 +112,27 @@ class Sampling:
             "spaces_between_special_tokens": False,
             "sampling_seed": seed,
         }
+        if self.min_new_tokens:  # SGLang refuses more than there is room for
+            params["min_new_tokens"] = min(self.min_new_tokens, budget)
+        return params
 
-    def _check(self, prefix: str) -> None:
+    def _check(self) -> None:
         """Refuse what SGLang would refuse, under the option's own name."""
         wrong: list[str] = []
         if not 0 <= self.temperature < float("inf"):
-            wrong.append(f"--{prefix}-temperature {self.temperature} is not a finite number of at least 0")
+            wrong.append(f"--rollout-temperature {self.temperature} is not a finite number of at least 0")
         if not 0 < self.top_p <= 1:
-            wrong.append(f"--{prefix}-top-p {self.top_p} is not in (0, 1]")
+            wrong.append(f"--rollout-top-p {self.top_p} is not in (0, 1]")
         if self.top_k != -1 and self.top_k < 1:
-            wrong.append(f"--{prefix}-top-k {self.top_k} is neither -1 (off) nor at least 1")
+            wrong.append(f"--rollout-top-k {self.top_k} is neither -1 (off) nor at least 1")
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            wrong.append(f"--{prefix}-max-response-len {self.max_new_tokens} is below 1")
+            wrong.append(f"--rollout-max-response-len {self.max_new_tokens} is below 1")
         if len(self.stop) > MAX_STOP_STRINGS:
             wrong.append(f"--rollout-stop has {len(self.stop)} strings, SGLang takes {MAX_STOP_STRINGS}")
         if "" in self.stop:
             wrong.append("--rollout-stop holds an empty string, which would end every response at once")
         if wrong:
             raise UserError("Sampling options: " + "; ".join(wrong) + ".", "Change the named options.")
-
-
-def _first(value: T | None, default: T) -> T:
-    """``value`` unless it is None; 0 is a value."""
-    return default if value is None else value
 
 
 def sample_seed(run_seed: int, step: int, prompt_id: str, k: int) -> int:

@@ -51,8 +51,9 @@ def rollout_table(
     versions = [_versions(result, version) for result in generated]
     outputs = [result.output_ids for result in generated]
     response_lengths = np.array([len(output) for output in outputs], np.int32)
-    halves = [half for result in generated for half in (result.request.prompt.tokens, result.output_ids)]
-    prompt_lengths = np.array([len(request.prompt.tokens) for request in requests], np.int32)
+    prompts = [result.request.prompt.tokens if result.own is None else result.own.prompt_ids for result in generated]
+    halves = [half for pair in zip(prompts, outputs, strict=True) for half in pair]
+    prompt_lengths = np.array([len(prompt) for prompt in prompts], np.int32)
     tokens = np.concatenate(halves).astype(np.int32, copy=False) if halves else np.empty(0, np.int32)
     return schema_table(
         ROLLOUT,
@@ -68,15 +69,15 @@ def rollout_table(
             "tokens": Ragged.from_lengths(tokens, prompt_lengths + response_lengths),
             "prompt_length": prompt_lengths,
             "response_length": response_lengths,
-            "response": _decode(tokenizer, outputs, skip_special_tokens),
-            "label": pa.array([request.prompt.label for request in requests], pa.string()),
-            "metadata": [json.dumps(request.prompt.metadata, ensure_ascii=False) for request in requests],
-            "loss_mask": Ragged.from_lengths(np.ones(response_lengths.sum(), np.uint8), response_lengths),
+            "response": _responses(tokenizer, generated, skip_special_tokens),
+            "label": pa.array([_label(result) for result in generated], pa.string()),
+            "metadata": [_metadata(result) for result in generated],
+            "loss_mask": Ragged.from_list([_loss_mask(result) for result in generated], np.uint8),
             "rollout_log_probs": Ragged.from_list([result.log_probs for result in generated], np.float32),
             "weight_versions": Ragged.from_list(versions, np.int32),
             "status": [result.status for result in generated],
             "finish_reason": [result.finish_reason for result in generated],
-            "remove_sample": np.zeros(len(generated), bool),
+            "remove_sample": [result.own is not None and result.own.remove_sample for result in generated],
             "prefix_cache_info": [_cache_info(result) for result in generated],
             "abort_count": np.array([result.status == "aborted" for result in generated], np.int32),
         },
@@ -95,19 +96,36 @@ def _versions(result: Generated, expected: int | None) -> list[int]:
     return made_by
 
 
-def _decode(tokenizer: Decoder, outputs: Sequence[np.ndarray], skip_special_tokens: bool) -> list[str]:
-    if not outputs:
+def _responses(tokenizer: Decoder, generated: Sequence[Generated], skip_special_tokens: bool) -> list[str]:
+    if not generated:
         return []
-    return tokenizer.batch_decode(
-        [output.tolist() for output in outputs],
+    decoded = tokenizer.batch_decode(
+        [result.output_ids.tolist() for result in generated],
         skip_special_tokens=skip_special_tokens,
         # The text is what the tokens say, not a prettier one.
         clean_up_tokenization_spaces=False,
         spaces_between_special_tokens=False,
     )
+    own = [result.own.response if result.own else None for result in generated]
+    return [text if said is None else said for text, said in zip(decoded, own, strict=True)]
+
+
+def _label(result: Generated) -> str | None:
+    return result.request.prompt.label if result.own is None else result.own.label
+
+
+def _metadata(result: Generated) -> str:
+    if result.own is not None:
+        return result.own.metadata
+    return json.dumps(result.request.prompt.metadata, ensure_ascii=False)
+
+
+def _loss_mask(result: Generated) -> np.ndarray:
+    return np.ones(len(result.output_ids), np.uint8) if result.own is None else result.own.loss_mask
 
 
 def _cache_info(result: Generated) -> str | None:
     if not result.weight_versions:
         return None
-    return json.dumps({"cached_tokens": result.cached_tokens, "prompt_tokens": len(result.request.prompt.tokens)})
+    asked = result.asked_tokens if result.asked_tokens is not None else len(result.request.prompt.tokens)
+    return json.dumps({"cached_tokens": result.cached_tokens, "prompt_tokens": asked})

@@ -27,7 +27,10 @@ class TrainerPort(Protocol):
         """
 
     def save(self, url: str, iteration: int) -> Mapping[str, Any]:
-        """Write the checkpoint of the current version, which is ``iteration + 1``."""
+        """Write the checkpoint of the current version, which is ``iteration + 1``; begin to, with --async-save."""
+
+    def finish_save(self) -> Mapping[str, Any]:
+        """Wait for a checkpoint that is being written in the background (--async-save), if one is."""
 
     def load(self, url: str, iteration: int) -> None:
         """Become what was saved as ``iteration``."""
@@ -58,6 +61,9 @@ class Backend(Protocol):
 
     def ensure(self) -> tuple[TrainerPort, EnginesPort]:
         """Live trainer and engines; what is missing or dead is started anew."""
+
+    def ensure_trainer(self) -> TrainerPort:
+        """A live trainer alone."""
 
     def ensure_rollout(self, weights_id: str) -> EnginesPort:
         """Live engines alone, with the weights of ``--hf-checkpoint``: version 0, called ``weights_id``."""

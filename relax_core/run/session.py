@@ -8,27 +8,36 @@ is derived from the run directory, so that a second process goes on where the fi
 import hashlib
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from data.cursor import Cursor
 from data.errors import UserError
 from data.prompts import PromptDataset, load_prompts
 from data.store import RunStore
 from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options, with_options
+from relax_core.config.derived import epoch_steps
+from relax_core.config.eval_set import EvalSet
+from relax_core.config.sections.data import DataSection
+from relax_core.rollout.hooks import prompt_converter
+from relax_core.run.clock import StepClock
 from relax_core.run.lock import DriverLock
 from relax_core.run.ports import Backend, EnginesPort, TrainerPort
 from relax_core.run.records import StageRecords, fingerprint
 from relax_core.run.recovery import History
-from relax_core.training.checkpoint_index import MARKER, complete_iterations, folder_name, iteration_of, newest_complete
+from relax_core.run.start import pin_load, start_id
+from relax_core.tracking.tensorboard import TensorBoard, open_board
+from relax_core.training.checkpoint_index import complete_iterations
 
 log = logging.getLogger(__name__)
 
 
 BackendFactory = Callable[[RelaxConfig, str], Backend]
+
+Mode = Literal["whole", "rollout", "train"]
+"""What a run does: all of it, --debug-rollout-only, or --debug-train-only (on --load-debug-rollout-data)."""
 
 
 def run_id(url: str) -> str:
@@ -71,15 +80,18 @@ class RunSession:
         self._lock = DriverLock(self.store)
         if training:
             self._keep_configuration(sources)
-            self._pin_load()
-            self.total_steps = self._total_steps()
+        self.config = pin_load(self.config, self.store, keep=training)
+        if training:
+            self.total_steps, self.steps_per_epoch = self._length()
             # The schedule of the learning rate, inside the trainer, needs the length of the run.
             self.config = with_options(self.config, {"num_rollout": self.total_steps})
+            if self.config.debug.load_debug_rollout_data_subsample is not None:
+                self.config = with_options(self.config, {"global_batch_size": None})  # it counts all samples
         self.redone: list[int] = []
         self._next_step: int | None = None
-        self.seconds: dict[str, float] = {}
-        self._step_started = 0.0
-        self._engines: tuple[TrainerPort, EnginesPort] | None = None
+        self.clock = StepClock()
+        self._trainer: TrainerPort | None = None
+        self._engines: EnginesPort | None = None
 
     def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
         started = self.store.exists("steps") and self.store.exists("config.yaml")
@@ -101,65 +113,74 @@ class RunSession:
 
         return AutoTokenizer.from_pretrained(str(self.config.checkpoint.hf_checkpoint))
 
-    def _load_prompts(self, source: str, input_key: str, label_key: str | None) -> PromptDataset:
-        options, rollout = self.config.data, self.config.rollout
+    def _load_prompts(self, source: str, keys: DataSection | EvalSet, max_prompt_len: int | None) -> PromptDataset:
+        options = self.config.data
         return load_prompts(
             source,
             tokenizer=self.tokenizer,
-            input_key=input_key,
-            label_key=label_key,
-            metadata_key=options.metadata_key,
-            tool_key=options.tool_key,
+            input_key=str(keys.input_key),
+            label_key=keys.label_key or None,
+            metadata_key=str(keys.metadata_key),
+            tool_key=str(keys.tool_key),
             apply_chat_template=options.apply_chat_template,
             template_kwargs=options.apply_chat_template_kwargs,
             system_prompt=options.system_prompt,
-            max_prompt_len=rollout.rollout_max_prompt_len,
+            max_prompt_len=max_prompt_len,
+            convert=prompt_converter(self.config),
+            # with a label the column holds a prompt, without one a whole conversation
+            key_map=None if keys.label_key else options.conversation_key_map,
         )
 
     @cached_property
     def prompts(self) -> PromptDataset:
         """Training prompts."""
         options = self.config.data
-        return self._load_prompts(str(options.prompt_data), options.input_key, options.label_key)
+        return self._load_prompts(str(options.prompt_data), options, self.config.rollout.rollout_max_prompt_len)
 
     @cached_property
-    def evaluation_sets(self) -> dict[str, PromptDataset]:
-        """Evaluation prompts by the name of their set."""
-        options = self.config.eval
-        pairs = options.eval_prompt_data or []
-        return {
-            name: self._load_prompts(
-                path,
-                options.eval_input_key or self.config.data.input_key,
-                options.eval_label_key or self.config.data.label_key,
-            )
-            for name, path in zip(pairs[::2], pairs[1::2], strict=True)
-        }
+    def evaluation_sets(self) -> list[tuple[EvalSet, PromptDataset]]:
+        """Evaluation sets and their prompts, with the metadata that a set adds to its rows."""
+        sets = []
+        for eval_set in self.config.eval.eval_datasets or []:
+            prompts = self._load_prompts(eval_set.path, eval_set, eval_set.max_prompt_len)
+            metadata = [{**row, **eval_set.added_metadata} for row in prompts.metadata]
+            sets.append((eval_set, replace(prompts, metadata=metadata)))
+        return sets
 
     def check_prompts(self) -> None:
         """Read all prompts now, so that a bad row is an error before an engine starts."""
-        _ = self.prompts, self.evaluation_sets
+        if self.mode != "train":
+            _ = self.prompts, self.evaluation_sets
 
     def evaluates_before(self, step: int) -> bool:
         """Whether the weights before ``step`` are scored: the first ones, unless that is switched off."""
         options = self.config.eval
         wanted = step == 0 and bool(options.eval_interval) and not options.skip_eval_before_train
-        return wanted and bool(self.evaluation_sets)
+        return wanted and self.mode != "train" and bool(self.evaluation_sets)
 
     # Where the run is
 
-    def _total_steps(self) -> int:
+    @property
+    def mode(self) -> Mode:
+        """How much of the loop this run has."""
+        debug = self.config.debug
+        if debug.debug_train_only or debug.load_debug_rollout_data:
+            return "train"
+        return "rollout" if debug.debug_rollout_only else "whole"
+
+    def _length(self) -> tuple[int, int | None]:
+        """Steps of the run and, where --num-epoch decides them, of an epoch."""
         rollout = self.config.rollout
         if rollout.num_rollout is not None:
-            return rollout.num_rollout
-        steps = len(self.prompts) * int(rollout.num_epoch or 0) // int(rollout.rollout_batch_size or 1)
+            return rollout.num_rollout, None
+        steps = epoch_steps(self.config, len(self.prompts))
         if steps == 0:
             raise UserError(
-                f"--num-epoch {rollout.num_epoch} of {len(self.prompts)} prompts gives no whole step of "
+                f"--num-epoch {rollout.num_epoch}: an epoch of {len(self.prompts)} prompts has no whole step of "
                 f"--rollout-batch-size {rollout.rollout_batch_size}.",
-                "Lower --rollout-batch-size or raise --num-epoch.",
+                "Lower --rollout-batch-size, or give --num-rollout.",
             )
-        return steps
+        return steps * int(rollout.num_epoch or 0), steps
 
     def next_step(self) -> int:
         """First step that is not finished. Steps that a checkpoint covers need no tables any more, only manifests."""
@@ -194,37 +215,15 @@ class RunSession:
 
     @cached_property
     def history(self) -> History:
-        return History(self.store, self.records, self.checkpoint_url, self._start_id())
+        return History(self.store, self.records, self.checkpoint_url, start_id(self.config))
+
+    def base_version(self, step: int) -> int:
+        """Version of the weights that ``step`` generates with: one an update, if this run trains."""
+        return 0 if self.mode == "rollout" else step
 
     @property
     def checkpoint_url(self) -> str:
         return self.config.checkpoint.save or self.store.uri("checkpoints")
-
-    def _pin_load(self) -> None:
-        """A Megatron ``--load`` may get newer checkpoints while this run goes on: it keeps the one it began with."""
-        load = self.config.checkpoint.load
-        if load is None or iteration_of(load) is not None or (Path(load) / "config.json").is_file():
-            return
-        start = self.store.read_json("start.json")
-        if not isinstance(start, dict) or start.get("load") != load:
-            iteration = newest_complete(load)
-            if iteration is None:
-                raise UserError(
-                    f"--load {load} holds neither a model (config.json) nor a complete checkpoint (iter_*).",
-                    "Give a Hugging Face folder or a checkpoint folder.",
-                )
-            start = {"load": load, "iteration": iteration}
-            self.store.write_json("start.json", start)
-        pinned = f"{load.rstrip('/')}/{folder_name(int(start['iteration']))}"
-        self.config = with_options(self.config, {"load": pinned})
-
-    def _start_id(self) -> str:
-        """Identity of the first weights: names, sizes and shapes, not the whole content (gigabytes) nor times."""
-        folder = Path(self.config.checkpoint.load or str(self.config.checkpoint.hf_checkpoint))
-        if iteration_of(str(folder)) is not None:
-            return fingerprint({"checkpoint": _digest(folder / MARKER), "config": folder.name})
-        files = sorted((f.name, f.stat().st_size) for f in folder.glob("*.safetensors"))
-        return fingerprint({"files": files, "config": _digest(folder / "config.json")})
 
     # Identity of stages
 
@@ -235,27 +234,36 @@ class RunSession:
 
     # When
 
-    def begin_step(self) -> None:
-        """Start the clocks of a step: ``seconds`` by stage, as far as they ran in this process."""
-        self.seconds, self._step_started = {}, time.perf_counter()
-
-    def step_seconds(self) -> float:
-        """Wall time since ``begin_step``."""
-        return time.perf_counter() - self._step_started
-
     def checkpoint_due(self, step: int) -> bool:
-        interval = self.config.checkpoint.save_interval
-        return step + 1 == self.total_steps or bool(interval and (step + 1) % interval == 0)
+        """Whether ``step`` is saved."""
+        return self.config.checkpoint.rotate_ckpt or self.export_due(step)
+
+    def export_due(self, step: int) -> bool:
+        """Whether ``step`` would be saved without --rotate-ckpt: only such steps are exported."""
+        interval, epoch = self.config.checkpoint.save_interval, self.steps_per_epoch
+        periods = [interval, epoch] if interval and epoch else [interval] if interval else []
+        return step + 1 == self.total_steps or any((step + 1) % period == 0 for period in periods)
 
     def evaluation_due(self, step: int) -> bool:
+        """Whether the weights that ``step`` makes are scored."""
         interval = self.config.eval.eval_interval
-        return bool(interval and (step + 1) % interval == 0)
+        return bool(interval and (step + 1) % interval == 0) and self.mode == "whole"
+
+    @cached_property
+    def board(self) -> TensorBoard | None:
+        """Where TensorBoard reads; None without --use-tensorboard."""
+        return open_board(self.config, self.id, self.next_step())
 
     # Engines
 
     def ensure(self) -> None:
-        """Live trainer and engines; starts what is missing."""
-        self._engines = self.backend.ensure()
+        """Live trainer and engines, as far as this run has them; starts what is missing."""
+        if self.mode == "train":
+            self._trainer = self.backend.ensure_trainer()
+        elif self.mode == "rollout":
+            self._engines = self.ensure_rollout()
+        else:
+            self._trainer, self._engines = self.backend.ensure()
 
     def ensure_rollout(self) -> EnginesPort:
         """Live engines with the first weights, without a trainer."""
@@ -271,17 +279,19 @@ class RunSession:
     @property
     def engines_known(self) -> bool:
         """Whether this process has found its engines before."""
-        return self._engines is not None
+        return self._trainer is not None or self._engines is not None
 
     @property
     def trainer(self) -> TrainerPort:
-        return self._live()[0]
+        """The trainer; a run of --debug-rollout-only has none."""
+        if self._trainer is None:
+            self.ensure()
+        assert self._trainer is not None
+        return self._trainer
 
     @property
     def engines(self) -> EnginesPort:
-        return self._live()[1]
-
-    def _live(self) -> tuple[TrainerPort, EnginesPort]:
+        """The rollout engines; a run of --debug-train-only has none."""
         if self._engines is None:
             self.ensure()
         assert self._engines is not None
@@ -289,10 +299,8 @@ class RunSession:
 
     def close(self) -> None:
         """End what this process owns, and let another driver in."""
+        if self.__dict__.get("board") is not None:
+            self.__dict__["board"].close()
         if self._backend is not None:
             self._backend.close()
         self._lock.release()
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""

@@ -5,7 +5,8 @@ samples is absent, and a step without any sample or score gives the rest and doe
 """
 
 import json
-from collections import defaultdict
+import logging
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,35 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data.errors import UserError
+from data.ragged import Ragged
 from relax_core.algorithms.metrics import length_stats, pass_at_k, repetition_frac, zero_spread_groups
+from relax_core.config.sections import RelaxConfig
+
+log = logging.getLogger(__name__)
+_told: set[str] = set()
+
+
+def training_metrics(rollout: pa.Table, reward: pa.Table, config: RelaxConfig) -> dict[str, float]:
+    """Metrics of a rollout step, with those that options switch on: ``pass@k`` (--log-passrate), those of
+    ``turn_metrics`` (--log-multi-turn) and of ``category_shares`` (--log-reward-category).
+
+    Raises:
+        UserError: as ``step_metrics``.
+    """
+    options = config.tracking
+    metrics = step_metrics(rollout, reward)
+    if not options.log_passrate:
+        metrics = {name: value for name, value in metrics.items() if not name.startswith("pass@")}
+    if options.log_multi_turn:
+        metrics |= turn_metrics(rollout)
+    if options.log_reward_category:
+        own = options.log_reward_category == config.reward.reward_key
+        shares = category_shares(reward, None if own else options.log_reward_category)
+        if not shares and options.log_reward_category not in _told:
+            _told.add(options.log_reward_category)
+            log.warning("--log-reward-category %s: no reward has this key", options.log_reward_category)
+        metrics |= shares
+    return metrics
 
 
 def step_metrics(rollout: pa.Table, reward: pa.Table) -> dict[str, float]:
@@ -55,6 +84,52 @@ def step_metrics(rollout: pa.Table, reward: pa.Table) -> dict[str, float]:
     metrics |= zero_spread_groups(scores, group_ids)
     metrics |= {f"pass@{k}": value for k, value in pass_at_k(scores, group_ids).items()}
     return metrics
+
+
+def turn_metrics(rollout: pa.Table) -> dict[str, float]:
+    """Turns of samples and their lengths in tokens.
+
+    A turn is a stretch of the response that the loss mask takes, between what came from elsewhere (tool results, other
+    roles); ``metadata.round_number`` counts the turns of a sample that has it.
+
+    Args:
+        rollout: N rows of schema ``ROLLOUT``.
+
+    Returns:
+        ``num_turn/{mean,max,min}`` of samples, ``turn_len/{mean,max,min}`` of turns, and of samples
+        ``response_len_without_observations/{mean,max,min}``; nothing without samples.
+    """
+    masks = Ragged.from_arrow(rollout["loss_mask"])
+    taken = masks.values.astype(bool)
+    rows = np.repeat(np.arange(len(masks.lengths)), masks.lengths)
+    same_row = np.diff(rows, prepend=-1) == 0
+    begins = taken & ~(same_row & np.concatenate([[False], taken[:-1]])[: len(taken)])
+    turns = np.bincount(rows[begins], minlength=len(masks.lengths))  # [N]
+    lengths = np.bincount(np.cumsum(begins)[taken] - 1) if taken.any() else np.empty(0)  # [turns]
+    stated = [json.loads(text).get("round_number") for text in rollout["metadata"].to_pylist()]
+    counts = np.array([found if said is None else said for said, found in zip(stated, turns, strict=True)], float)
+    own = np.bincount(rows[taken], minlength=len(masks.lengths))
+    kinds = ("mean", "max", "min")
+    return {
+        **_statistics("num_turn", counts, kinds),
+        **_statistics("turn_len", lengths, kinds),
+        **_statistics("response_len_without_observations", own, kinds),
+    }
+
+
+def category_shares(reward: pa.Table, key: str | None) -> dict[str, float]:
+    """``error_cat/<value>``: the share of all samples whose reward has this value.
+
+    Args:
+        reward: rows of schema ``REWARD``.
+        key: of the reward's dict; None: the score itself.
+    """
+    if key is None:
+        values = reward["reward"].to_pylist()
+    else:
+        values = [json.loads(text or "{}").get(key) for text in reward["components"].to_pylist()]
+    counts = Counter(f"{value:g}" if isinstance(value, float) else str(value) for value in values if value is not None)
+    return {f"error_cat/{value}": count / len(values) for value, count in sorted(counts.items())}
 
 
 def aligned(table: pa.Table, reference: pa.Table) -> pa.Table:
@@ -97,7 +172,7 @@ def _components(column: pa.ChunkedArray) -> dict[str, float]:
     values: defaultdict[str, list[float]] = defaultdict(list)
     for text in column.to_pylist():
         for name, value in json.loads(text or "{}").items():
-            if value is not None:
+            if isinstance(value, int | float):
                 values[name].append(value)
     return {f"reward_component/{name}": float(np.mean(entries)) for name, entries in sorted(values.items())}
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from relax_core.tracking.summary import closing_summary
+from relax_core.tracking.summary import SHOWN_METRICS, closing_summary
 
 PLAIN_INTERVAL_S = 10.0
 """Seconds between two lines about one unfinished stage where there is no terminal."""
@@ -133,8 +133,12 @@ class Progress:
         parts.append(f"{whole:.1f} s" + (f" ({stages})" if stages else ""))
         self._print("  ".join(parts))
 
-    def closing_text(self) -> str:
-        """Summary of the run: where it is, how to look at it, how to go on. Printed too."""
+    def closing_text(self, board: str | None = None) -> str:
+        """Summary of the run: where it is, how to look at it, how to go on. Printed too.
+
+        Args:
+            board: the folder of TensorBoard's events, if there is one.
+        """
         done = f"{self._steps_done} step{'' if self._steps_done == 1 else 's'} done now"
         lines = [done + (f", {self._total} in all" if self._total else "")]
         if "reward/mean" in self._first and "reward/mean" in self._last:
@@ -143,7 +147,8 @@ class Progress:
             if _is_score(key):
                 before = f"{self._first[key]:.3f} -> " if key in self._first and self._steps_done > 1 else ""
                 lines.append(f"{key} {before}{value:.3f}")
-        text = closing_summary(self._run, steps=lines, last_step=self._last_step)
+        metrics = [name for name in SHOWN_METRICS if name in self._last] or ["time"]
+        text = closing_summary(self._run, steps=lines, last_step=self._last_step, metrics=metrics, board=board)
         self._print(text)
         return text
 

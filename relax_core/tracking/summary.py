@@ -16,12 +16,17 @@ SCORES_SQL = (
     "GROUP BY step ORDER BY step"
 )
 
+SHOWN_METRICS = ("reward/mean", "response_len/mean", "loss", "grad_norm", "train_rollout_logprob_abs_diff")
+"""Columns of ``metrics.jsonl`` that the summary shows, as far as the run has them."""
+
 
 def closing_summary(
     run: str,
     *,
     steps: Sequence[str] = (),
     last_step: int | None = None,
+    metrics: Sequence[str] = SHOWN_METRICS,
+    board: str | None = None,
     ui: str | None = None,
     resume: str | None = None,
 ) -> str:
@@ -31,6 +36,8 @@ def closing_summary(
         run: the run's folder or URL.
         steps: lines about what happened.
         last_step: newest step with tables; without one there is nothing to look at yet.
+        metrics: the columns of ``metrics.jsonl`` to show.
+        board: the folder of TensorBoard's events, if there is one.
         ui: address of the interface, or the command that starts it; by default where the flow's server is.
         resume: command that goes on; by default the one that this process was started with.
     """
@@ -42,16 +49,15 @@ def closing_summary(
             f"SELECT reward, response, label FROM '{folder}/rollout.parquet' "
             f"JOIN '{folder}/reward.parquet' USING (sample_id) ORDER BY reward DESC"
         )
-        metrics = (
-            'SELECT step, "reward/mean", "response_len/mean", loss, grad_norm, train_rollout_logprob_abs_diff '
-            f"FROM '{quoted}/metrics.jsonl' ORDER BY step"
-        )
+        columns = ", ".join(name if name.isidentifier() else f'"{name}"' for name in metrics)
+        table = f"SELECT step, {columns} FROM '{quoted}/metrics.jsonl' ORDER BY step"
         lines += [
             "Look at it",
             f"  scores by step:  {_duckdb(SCORES_SQL.format(run=quoted))}",
             f"  newest texts:    {_duckdb(texts)}",
-            f"  metrics:         {_duckdb(metrics)}",
+            f"  metrics:         {_duckdb(table)}",
         ]
+        lines += [f"  TensorBoard:     {shlex.join(['tensorboard', '--logdir', board])}"] if board else []
     lines += [
         f"UI:       {ui or _interface()}",
         f"Go on:    {resume or resume_command(run)}",

@@ -13,8 +13,9 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any
 
 import ray
@@ -23,14 +24,23 @@ from data.errors import UserError
 from data.store import TableRef
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
 from relax_core.config.derived import trainer_world_size
+from relax_core.config.options import OPTIONS, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.errors import DirtyTrainer, StaleDriver
 
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+
+_ALSO_READ = (
+    "advantage_estimator",
+    "n_samples_per_prompt",
+    "resource",
+    "rollout_batch_size",
+    "rollout_num_gpus_per_engine",
+)
+"""Options that a trainer reads although they take effect elsewhere."""
+
 GRACE_SECONDS = 30.0
 """How long the other ranks may take to end a call that failed on one."""
-
-_SECTIONS = ("cluster", "backend", "batch", "parallel", "optimizer", "algorithm", "rollout")
-_CHECKPOINT_OPTIONS = ("hf_checkpoint", "load", "ref_load", "no_save_optim")
 
 
 class TrainerActor:
@@ -40,9 +50,18 @@ class TrainerActor:
         config: resolved options.
         rank, world_size: of the trainer's ranks.
         device: ``cpu`` or ``cuda``.
+        variables: those of the run that its process was started with.
     """
 
-    def __init__(self, config: RelaxConfig, rank: int, world_size: int, device: str) -> None:
+    def __init__(
+        self,
+        config: RelaxConfig,
+        rank: int,
+        world_size: int,
+        device: str,
+        variables: Mapping[str, str] = NO_VARIABLES,
+    ) -> None:
+        self._variables = dict(variables)
         self._config, self._rank, self._world_size, self._device = config, rank, world_size, device
         self._trainer: Any = None
         self._peers: list[Any] = []
@@ -71,7 +90,8 @@ class TrainerActor:
 
     def fits(self, options: dict[str, Any]) -> bool:
         """Whether the group is sound and was made with these options."""
-        return self._trainer is not None and not self._broken and trainer_options(self._config) == options
+        sound = self._trainer is not None and not self._broken
+        return sound and trainer_options(self._config, self._variables) == options
 
     def local(self, method: str, *args: Any) -> Any:
         """Run a method of this rank's trainer; called by rank 0."""
@@ -112,6 +132,10 @@ class TrainerActor:
     def save(self, epoch: int, url: str, iteration: int) -> dict[str, Any]:
         """See ``Trainer.save``."""
         return dict(self._lead(epoch, "save", url, iteration))
+
+    def finish_save(self, epoch: int) -> dict[str, Any]:
+        """See ``Trainer.finish_save``."""
+        return dict(self._lead(epoch, "finish_save"))
 
     def load(self, epoch: int, url: str, iteration: int) -> None:
         """See ``Trainer.load``."""
@@ -171,11 +195,16 @@ class TrainerActor:
         return getattr(self._trainer, method)(*args)
 
 
-def trainer_options(config: RelaxConfig) -> dict[str, Any]:
+def trainer_options(config: RelaxConfig, variables: Mapping[str, str] = NO_VARIABLES) -> dict[str, Any]:
     """The options that a trainer is made with: with other ones it has to be made anew."""
-    options = {section: getattr(config, section).model_dump(mode="json") for section in _SECTIONS}
-    options["checkpoint"] = {name: getattr(config.checkpoint, name) for name in _CHECKPOINT_OPTIONS}
-    return options
+    names = [
+        name
+        for name, option in OPTIONS.items()
+        if "train" in option.details.stages or (option.effect or "").startswith("relax_core/training/")
+    ]
+    options = {name: get_option(config, name) for name in (*names, *_ALSO_READ)}
+    options |= passed_values(config, "megatron")
+    return {**json_values(options), "variables": dict(variables)}
 
 
 def start_trainer(
@@ -185,6 +214,7 @@ def start_trainer(
     namespace: str = NAMESPACE,
     device: str = "cpu",
     timeout: float = 600.0,
+    variables: Mapping[str, str] = NO_VARIABLES,
 ) -> Any:
     """Find the trainer or start it: actors ``<name>-rank-<r>``, joined and at version 0.
 
@@ -192,6 +222,7 @@ def start_trainer(
 
     Args:
         timeout: seconds that the start may take.
+        variables: environment variables of every rank; what a rank cannot do without wins over them.
 
     Returns:
         The handle of rank 0.
@@ -201,7 +232,7 @@ def start_trainer(
     """
     world = trainer_world_size(config)
     names = [f"{name}-rank-{rank}" for rank in range(world)]
-    options = trainer_options(config)
+    options = trainer_options(config, variables)
     handles = [find(actor, namespace) for actor in names]
     leader = handles[0]
     if leader is not None and all(handle is not None for handle in handles):
@@ -212,14 +243,14 @@ def start_trainer(
             pass  # it died, or hangs
     _end(name, namespace)
     one_node = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
-    env = _environment(world, one_node)
+    env = trainer_environment(config, one_node, variables)
 
     def start(rank: int) -> Any:
         handle, _ = get_or_start(
             TrainerActor,
             names[rank],
             namespace=namespace,
-            args=(config, rank, world, device),
+            args=(config, rank, world, device, dict(variables)),
             env=env,
             num_gpus=1 if device == "cuda" else 0,
             timeout=timeout,
@@ -243,15 +274,17 @@ def _end(name: str, namespace: str) -> None:
         kill(actor, namespace)
 
 
-def _environment(world: int, one_node: bool) -> dict[str, str]:
-    """Of every rank: a share of the cores, and collectives over loopback where all ranks are on one machine."""
-    threads = str(max(1, (os.cpu_count() or 1) // world))
+def trainer_environment(
+    config: RelaxConfig, one_node: bool, variables: Mapping[str, str] = NO_VARIABLES
+) -> dict[str, str]:
+    """Of every rank: a share of the cores, collectives over loopback where all ranks are on one machine, the run's
+    variables, what a rank cannot do without, and then --train-env-vars, which win."""
+    threads = str(max(1, (os.cpu_count() or 1) // trainer_world_size(config)))
     # Passive: threads that spin while they wait take the cores from the engine and from each other.
     env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), "OMP_WAIT_POLICY": "passive"}
-    env["NCCL_CUMEM_ENABLE"] = "0"
     if one_node:
         env["GLOO_SOCKET_IFNAME"] = "lo"
-    return env
+    return {**env, **variables, "NCCL_CUMEM_ENABLE": "0", **config.training.train_env_vars}
 
 
 def _blame(error: BaseException) -> int:

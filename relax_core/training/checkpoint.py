@@ -13,7 +13,8 @@ import socket
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +23,34 @@ import torch.distributed as dist
 
 from data.errors import UserError
 from data.files import FileStore
+from relax_core.training.checkpoint_content import Content, weights_template
 from relax_core.training.checkpoint_index import (
     FORMAT,
     MARKER,
     TRACKER,
     folder_name,
-    newest_complete,
     read_marker,
 )
-from relax_core.training.checkpoint_writer import InProcessSave
+from relax_core.training.checkpoint_writer import Write
 from relax_core.training.distributed import Layout, gather_objects, together
-from relax_core.training.megatron import ShardedObject, dist_checkpointing, mpu, tensor_parallel
+from relax_core.training.megatron import dist_checkpointing
 from relax_core.training.model import unwrap
+from relax_core.training.reference import WeightCopy
 from relax_core.training.state import Update
 
-__all__ = ["Checkpointer", "newest_complete"]
+__all__ = ["Checkpointer", "load_weights"]
+
+
+@dataclass
+class _Unfinished:
+    """A checkpoint that is being written."""
+
+    write: Write
+    store: FileStore
+    folder: str
+    path: Path
+    content: dict[str, Any]
+    resources: ExitStack
 
 
 class Checkpointer:
@@ -44,27 +58,44 @@ class Checkpointer:
 
     Args:
         model: the policy in Megatron's data-parallel wrapper.
+        frozen: some parameters are not trained.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: Any, schedule: Any, layout: Layout) -> None:
-        self._model, self._optimizer, self._schedule, self._layout = model, optimizer, schedule, layout
+    def __init__(self, model: torch.nn.Module, optimizer: Any, schedule: Any, layout: Layout, frozen: bool) -> None:
+        self._model, self._layout = model, layout
+        self._content = Content(model, optimizer, schedule, layout, frozen)
+        self._unfinished: _Unfinished | None = None
 
-    def save(self, url: str, iteration: int, state: Mapping[str, Any], with_optimizer: bool = True) -> dict[str, Any]:
+    def save(
+        self,
+        url: str,
+        iteration: int,
+        state: Mapping[str, Any],
+        with_optimizer: bool = True,
+        reference: WeightCopy | None = None,
+        background: bool = False,
+    ) -> dict[str, Any]:
         """Write ``iter_<iteration>`` below ``url``; an incomplete one is replaced, a complete one of this state kept.
 
         Args:
             state: what the marker holds beside its own entries (version, weights_id, ...), as a JSON object.
             with_optimizer: False leaves the optimiser out; such a checkpoint gives weights, but no resumption.
+            reference: further weights of the model to keep, under names of their own.
+            background: return when all is copied; the checkpoint becomes complete in ``finish``. One that is still
+                being written is waited for first.
 
         Returns:
-            ``seconds`` and ``bytes``.
+            ``seconds`` that this took, and ``bytes`` of a checkpoint that is complete.
         """
         begin = time.monotonic()
+        self.finish()
         store, folder = FileStore(url), folder_name(iteration)
         content = {
             "format": FORMAT,
             "iteration": iteration,
             "optimizer": with_optimizer,
+            "reference": reference is not None,
+            "separate_layers": self._content.separate_layers,
             "layout": self._layout.shape(),
             **state,
         }
@@ -72,65 +103,61 @@ class Checkpointer:
         kept = gather_objects(kept)[0]
         if kept is not None:
             return {"seconds": time.monotonic() - begin, "bytes": kept}
-        with _working_folder(store, folder) as path:
-            dist_checkpointing.save(self._template(with_optimizer), str(path), sharded_strategy=InProcessSave())
+        with ExitStack() as stack:
+            path = stack.enter_context(_working_folder(store, folder))
+            write = Write(self._content.to_save(with_optimizer, reference), path, background)
+            self._unfinished = _Unfinished(write, store, folder, path, content, stack.pop_all())
+        size = {} if background else {"bytes": self.finish()}
+        return {"seconds": time.monotonic() - begin, **size}
+
+    def finish(self, wait: bool = True) -> int | None:
+        """Complete the checkpoint that is being written. Collective.
+
+        Args:
+            wait: False leaves it be unless every rank has written its part.
+
+        Returns:
+            Its bytes; None when none is being written, or is left be.
+        """
+        unfinished = self._unfinished
+        if unfinished is None or not (wait or all(gather_objects(unfinished.write.done))):
+            return None
+        self._unfinished = None  # whatever happens: what fails is told once, and begun anew
+        store, folder, content = unfinished.store, unfinished.folder, unfinished.content
+        with unfinished.resources:
+            unfinished.write.finish()
             if not store.is_local:
-                together(lambda: _upload(path, store, folder))
+                together(lambda: _upload(unfinished.path, store, folder))
         size = together(lambda: _complete(store, folder, content), leader_only=True)
-        return {"seconds": time.monotonic() - begin, "bytes": gather_objects(size)[0]}
+        return int(gather_objects(size)[0])
 
     def load(
-        self, url: str, iteration: int, weights_only: bool = False, update: Update | None = None
+        self, url: str, iteration: int, reference: WeightCopy | None = None, update: Update | None = None
     ) -> dict[str, Any]:
         """Take over what was saved.
 
         Args:
-            weights_only: leave optimiser, schedule and random state as they are.
+            reference: takes the further weights that were saved.
             update: told when the first weight is about to change.
 
         Returns:
             The checkpoint's marker.
 
         Raises:
-            UserError: it is not there, incomplete, or has no optimiser although that is asked for. Nothing has been
-                changed then.
+            UserError: it is not there, incomplete, or lacks the optimiser or the reference. Nothing has been changed
+                then.
         """
         store, folder = FileStore(url), folder_name(iteration)
-        marker = together(lambda: _require_marker(store, iteration, weights_only))
+        marker = together(lambda: _require_marker(store, iteration, reference is not None))
         assert marker is not None
         same_layout = all(marker["layout"][key] == self._layout.shape()[key] for key in ("tp", "pp"))
-        template = self._template(not weights_only, loading=True, random_state=same_layout and not weights_only)
+        template = self._content.to_load(reference, marker.get("separate_layers", False), same_layout)
         with _downloaded(store, folder) as path:
             if update is not None:
                 update.begun = True
             loaded = dist_checkpointing.load(template, str(path))
-        unwrap(self._model).load_state_dict(loaded["model"], strict=True)
-        if weights_only:
-            self._optimizer.reload_model_params()
-            return marker
-        self._optimizer.load_state_dict(loaded["optimizer"])
-        self._schedule.num_steps = loaded["opt_param_scheduler"]["num_steps"]
-        if "rng_state" in loaded:
-            _restore_random_state(loaded["rng_state"])
+        self._content.take(loaded, reference)
         return marker
-
-    def _template(self, with_optimizer: bool, loading: bool = False, random_state: bool = True) -> dict[str, Any]:
-        """What Megatron saves, or the places that it loads into."""
-        metadata = {
-            "distrib_optim_sharding_type": "fully_reshardable",
-            "distrib_optim_fully_reshardable_mem_efficient": False,
-            "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True),
-            "singleton_local_shards": False,
-            "chained_optim_avoid_prefix": True,
-        }
-        template: dict[str, Any] = {"model": unwrap(self._model).sharded_state_dict(metadata=metadata)}
-        if with_optimizer:
-            template["optimizer"] = self._optimizer.sharded_state_dict(template, is_loading=loading, metadata=metadata)
-            if not loading:
-                template["opt_param_scheduler"] = self._schedule.state_dict()
-            if random_state:
-                template["rng_state"] = _random_state(self._layout, empty=loading)
-        return template
 
     def _prepare(self, store: FileStore, iteration: int, content: Mapping[str, Any]) -> int | None:
         """Make room for the checkpoint; the bytes of the same one when it is already there."""
@@ -138,8 +165,8 @@ class Checkpointer:
         if marker is not None and all(marker.get(key) == value for key, value in _json(content).items()):
             return sum(marker["files"].values())
         weights = sum(p.numel() * p.element_size() for p in self._model.parameters())
-        copies = self._layout.tp_size * self._layout.pp_size * (3 if content["optimizer"] else 1)
-        store.check_writable(weights * copies)
+        copies = (3 if content["optimizer"] else 1) + content["reference"]
+        store.check_writable(weights * copies * self._layout.tp_size * self._layout.pp_size)
         store.delete(folder_name(iteration))
         local = store.local_path(folder_name(iteration))
         if local is not None:
@@ -160,14 +187,40 @@ def _complete(store: FileStore, folder: str, content: Mapping[str, Any]) -> int:
     return sum(files.values())
 
 
-def _require_marker(store: FileStore, iteration: int, weights_only: bool) -> dict[str, Any]:
+def load_weights(model: torch.nn.Module, url: str, iteration: int) -> None:
+    """Take over a checkpoint's weights alone; an optimiser that copies them is made afterwards. Collective.
+
+    Raises:
+        UserError: it is not there or incomplete; nothing has been changed then.
+    """
+    store, policy = FileStore(url), unwrap(model)
+    marker = together(lambda: _require_whole(store, iteration))
+    assert marker is not None
+    template = weights_template(policy, marker.get("separate_layers", False))
+    with _downloaded(store, folder_name(iteration)) as path:
+        loaded = dist_checkpointing.load(template, str(path))
+    policy.load_state_dict(loaded["model"], strict=True)
+
+
+def _require_whole(store: FileStore, iteration: int) -> dict[str, Any]:
     marker, problem = read_marker(store, iteration)
-    where = store.uri(folder_name(iteration))
     if marker is None:
+        where = store.uri(folder_name(iteration))
         raise UserError(f"The checkpoint {where} is not complete: {problem}.", "Load another one.")
-    if not weights_only and not marker.get("optimizer", False):
+    return marker
+
+
+def _require_marker(store: FileStore, iteration: int, with_reference: bool) -> dict[str, Any]:
+    marker = _require_whole(store, iteration)
+    where = store.uri(folder_name(iteration))
+    if not marker.get("optimizer", False):
         raise UserError(
             f"The checkpoint {where} was saved with --no-save-optim: a run cannot resume from it.",
+            "Start a new run with it as --load.",
+        )
+    if with_reference and not marker.get("reference", False):
+        raise UserError(
+            f"The checkpoint {where} was saved without --ref-update-interval, so it has no reference.",
             "Start a new run with it as --load.",
         )
     return marker
@@ -209,29 +262,3 @@ def _downloaded(store: FileStore, folder: str) -> Iterator[Path]:
     finally:
         if fetches:
             shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _random_state(layout: Layout, empty: bool) -> Any:
-    """The generators of a rank; the same over data parallelism, as the model's dropout would need."""
-    state = (
-        None
-        if empty
-        else {
-            "torch": torch.get_rng_state(),
-            "device": torch.cuda.get_rng_state(),
-            "tracker": tensor_parallel.get_cuda_rng_tracker().get_states(),
-        }
-    )
-    return ShardedObject(
-        "rng_state",
-        state,
-        (layout.pp_size, layout.tp_size),
-        (layout.pp_rank, layout.tp_rank),
-        replica_id=layout.dp_rank,
-    )
-
-
-def _restore_random_state(state: Mapping[str, Any]) -> None:
-    torch.set_rng_state(state["torch"])
-    torch.cuda.set_rng_state(state["device"])
-    tensor_parallel.get_cuda_rng_tracker().set_states(state["tracker"])

@@ -55,12 +55,15 @@ def read_marker(store: FileStore, iteration: int) -> tuple[dict[str, Any] | None
     return marker, ""
 
 
-def complete_iterations(url: str) -> list[tuple[int, str | None]]:
+def complete_iterations(url: str, warn: bool = True) -> list[tuple[int, str | None]]:
     """Complete checkpoints that a run can resume from (with the optimiser's state), newest first.
 
     Each with the caller's name for its weights (``weights_id``).
+
+    Args:
+        warn: of incomplete ones; not where one may be in the course of being written.
     """
-    markers = complete_markers(FileStore(url))
+    markers = complete_markers(FileStore(url), warn)
     return [(iteration, marker.get("weights_id")) for iteration, marker in markers if marker.get("optimizer", True)]
 
 
@@ -72,9 +75,10 @@ def newest_complete(url: str, at_most: int | None = None) -> int | None:
     return None
 
 
-def complete_markers(store: FileStore) -> list[tuple[int, dict[str, Any]]]:
+def complete_markers(store: FileStore, warn: bool = True) -> list[tuple[int, dict[str, Any]]]:
     """Complete checkpoints with their markers, newest first."""
-    found = ((iteration, _marker_or_warning(store, iteration)) for iteration in iterations(store))
+    read = _marker_or_warning if warn else lambda store, iteration: read_marker(store, iteration)[0]
+    found = ((iteration, read(store, iteration)) for iteration in iterations(store))
     return [(iteration, marker) for iteration, marker in found if marker is not None]
 
 

@@ -1,45 +1,91 @@
-"""Megatron's checkpoint writer without its helper processes.
+"""Megatron's checkpoint writer without its helper processes, at once or in the background.
 
-Guarantee: the files are those of the ``torch_dist`` format, written and flushed when ``save`` returns. Megatron writes
-through a spawned manager and forked writers, which costs seconds and is not safe in an actor with threads; here the
-buckets are written by threads of this process. With a Megatron whose writer looks otherwise, its own is used.
+Guarantee: the files are those of the ``torch_dist`` format, written and flushed when ``finish`` returns; in the
+background they hold what the tensors held when the write began. Megatron writes through a spawned manager and forked
+writers, which costs seconds and is not safe in an actor with threads; here the buckets are written by threads of this
+process. With a Megatron whose writer looks otherwise, its own is used, and never in the background.
 """
 
 import queue
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
-from relax_core.training.megatron import TorchDistSaveShardedStrategy, filesystem_async
+from data.errors import UserError
+from relax_core.training.distributed import together
+from relax_core.training.megatron import TorchDistSaveShardedStrategy, dist_checkpointing, filesystem_async
 
 
-class InProcessSave(TorchDistSaveShardedStrategy):  # type: ignore[misc]
-    """Strategy for ``dist_checkpointing.save``."""
+class Write:
+    """A checkpoint on its way to the disk. Collective: every rank begins and finishes it.
 
-    def __init__(self) -> None:
-        super().__init__("torch_dist", 1)
+    Args:
+        template: what Megatron saves.
+        path: the folder, which is there and empty.
+        background: return as soon as all is copied; ``finish`` waits for the rest.
+    """
 
-    def save(self, sharded_state_dict: Any, checkpoint_dir: str | Path) -> None:
-        """Write this rank's shards; collective."""
+    def __init__(self, template: Any, path: Path, background: bool) -> None:
+        self._finalize: list[Any] = []
+        self._results: queue.Queue[Any] = queue.Queue()
+        self._writing: Future[Any] | None = None
+        strategy = TorchDistSaveShardedStrategy("torch_dist", 1)
         if not hasattr(filesystem_async, "_get_write_results_queue"):
-            super().save(sharded_state_dict, checkpoint_dir)
+            dist_checkpointing.save(template, str(path), sharded_strategy=strategy)
             return
         original = filesystem_async._get_write_results_queue
-        results: queue.Queue[Any] = queue.Queue()
-        filesystem_async._get_write_results_queue = lambda *args: results
+        filesystem_async._get_write_results_queue = lambda *args: self._results
         try:
-            request = self.async_save(sharded_state_dict, Path(checkpoint_dir))
+            request = dist_checkpointing.save(template, str(path), sharded_strategy=strategy, async_sharded_save=True)
         finally:
             filesystem_async._get_write_results_queue = original
-        if request.async_fn is not None:  # None: this rank has nothing to write
-            buckets = request.async_fn_args[1] if request.preload_fn is None else request.preload_fn()
-            results.put(_write(request.async_fn.args[0], buckets))
-        dist.barrier()
-        for finalize in request.finalize_fns:
-            finalize()
+        self._finalize = request.finalize_fns
+        if request.async_fn is None:  # this rank has nothing to write
+            return
+        buckets = request.async_fn_args[1]
+        if background:
+            buckets = _copies(buckets)
+        elif request.preload_fn is not None:
+            buckets = request.preload_fn()
+        pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing = pool.submit(_write, request.async_fn.args[0], buckets)
+        pool.shutdown(wait=False)
+
+    @property
+    def done(self) -> bool:
+        """This rank has written its part."""
+        return self._writing is None or self._writing.done()
+
+    def finish(self) -> None:
+        """Wait for this rank's part and then, with the others, write what belongs to all.
+
+        Raises:
+            UserError: on all ranks, where one could not write.
+        """
+        if self._writing is not None:
+            self._results.put(self._writing.result())
+        for finalize in self._finalize:
+            together(partial(_told, finalize))
+
+
+def _told(finalize: Callable[[], None]) -> None:
+    try:
+        finalize()
+    except CheckpointException as error:  # no Exception, and with the traces of all ranks
+        reasons = "; ".join(str(failure[0]) for failure in error.failures.values())
+        raise UserError(f"The checkpoint could not be written: {reasons}.", "Look at the disk or storage.") from None
+
+
+def _copies(buckets: list[Any]) -> list[Any]:
+    """The buckets with tensors of their own, in host memory: training goes on in the originals."""
+    return [
+        (file, key, (texts, [(item, tensor.detach().to("cpu", copy=True)) for item, tensor in tensors]))
+        for file, key, (texts, tensors) in buckets
+    ]
 
 
 def _write(transforms: Any, buckets: list[Any]) -> dict[int, Any] | Exception:

@@ -7,14 +7,14 @@ for the whole process: import it in trainer processes only.
 
 import warnings
 
-from relax_core.training.megatron_cpu import fix_without_transformer_engine, install
+from relax_core.training.megatron_cpu import fix_several_buckets, fix_without_transformer_engine, install
 
 install()
 
 with warnings.catch_warnings():  # a dozen notices that TransformerEngine and Apex are not there
     warnings.simplefilter("ignore")
     from megatron.core import dist_checkpointing, mpu, tensor_parallel
-    from megatron.core.dist_checkpointing.mapping import ShardedObject
+    from megatron.core.dist_checkpointing.mapping import ShardedObject, ShardedTensor, ShardedTensorFactory
     from megatron.core.dist_checkpointing.strategies import filesystem_async
     from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
     from megatron.core.distributed import (
@@ -34,6 +34,7 @@ with warnings.catch_warnings():  # a dozen notices that TransformerEngine and Ap
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 fix_without_transformer_engine()
+fix_several_buckets()
 
 __all__ = [
     "DistributedDataParallel",
@@ -44,6 +45,8 @@ __all__ = [
     "OptimizerParamScheduler",
     "PackedSeqParams",
     "ShardedObject",
+    "ShardedTensor",
+    "ShardedTensorFactory",
     "TorchDistSaveShardedStrategy",
     "TransformerBlockSubmodules",
     "TransformerConfig",

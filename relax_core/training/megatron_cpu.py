@@ -5,11 +5,12 @@ maps the CUDA calls that Megatron-core makes on the dense path (data, tensor, pi
 distributed optimiser, distributed checkpoints, recomputation) to their CPU meaning, and collectives run over gloo.
 The replacements are global to the process: only trainer processes may install them, before Megatron is imported.
 
-:func:`fix_without_transformer_engine` mends what is broken in Megatron-core itself, on any device, when
-TransformerEngine and Apex are absent.
+:func:`fix_without_transformer_engine` and :func:`fix_several_buckets` mend what is broken in Megatron-core itself, on
+any device; the former when TransformerEngine and Apex are absent.
 """
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -127,7 +128,8 @@ def fix_without_transformer_engine() -> None:
         return
     optimizer: Any = module.DistributedOptimizer
     optimizer._relax_fixed = True
-    original_sharded, original_set, original_load = (
+    original_state, original_sharded, original_set, original_load = (
+        optimizer.state_dict,
         optimizer.sharded_state_dict,
         optimizer._set_main_param_and_optimizer_states,
         optimizer.load_state_dict,
@@ -138,6 +140,17 @@ def fix_without_transformer_engine() -> None:
         if is_loading and not self.optimizer.state:
             self._init_optimizer_states_with_dummy_values()
         return original_sharded(self, {} if model_state is None else model_state, is_loading, *args, **kw)
+
+    def state_dict(self: Any) -> Any:
+        # A rank without a parameter has no state to read the count of steps from.
+        if self.is_stub_optimizer or self.optimizer.state:
+            return original_state(self)
+        groups = self.optimizer.state_dict()["param_groups"]
+        for group in groups:
+            del group["params"]
+            group["step"] = getattr(self, "relax_steps", 0)
+        scaler = {"grad_scaler": self.grad_scaler.state_dict()} if self.grad_scaler else {}
+        return {"optimizer": {"param_groups": groups}, **scaler}
 
     def set_states(self: Any, parameter: Any, tensors: dict[str, Any]) -> Any:
         # The checkpoint holds the step once, not per parameter: keep the parameter's own instead of a KeyError.
@@ -155,6 +168,47 @@ def fix_without_transformer_engine() -> None:
                 state["step"] = state["step"].clone()
         return result
 
+    optimizer.state_dict = state_dict
     optimizer.sharded_state_dict = sharded_state_dict
     optimizer._set_main_param_and_optimizer_states = set_states
     optimizer.load_state_dict = load_state_dict
+
+
+def fix_several_buckets() -> None:
+    """Mend the distributed optimiser's checkpoints where gradients lie in more than one bucket (overlapped reductions).
+
+    A bucket is padded at its end. What Megatron gathers for a checkpoint leaves that padding out, but it is cut into
+    parameters as if it were there: with a warning, everything behind the first bucket is saved wrong. Here it is cut
+    where the parameters are. Without effect in a version that no longer warns, or when called again.
+    """
+    import megatron.core.optimizer.distrib_optimizer as module
+
+    optimizer: Any = module.DistributedOptimizer
+    original = optimizer.sharded_param_state_fully_reshardable
+    if getattr(optimizer, "_relax_buckets", False) or "padded with zeros" not in inspect.getsource(original):
+        return
+    optimizer._relax_buckets = True
+
+    def sharded_param_state(self: Any, *args: Any, **kwargs: Any) -> Any:
+        maps = [buffer.param_index_map for buffer in self.buffers]
+        try:
+            for buffer in self.buffers:
+                buffer.param_index_map = _without_padding(buffer)
+            return original(self, *args, **kwargs)
+        finally:
+            for buffer, places in zip(self.buffers, maps, strict=True):
+                buffer.param_index_map = places
+
+    optimizer.sharded_param_state_fully_reshardable = sharded_param_state
+
+
+def _without_padding(buffer: Any) -> dict[Any, tuple[int, int, int]]:
+    """Where parameters lie in a buffer whose buckets follow each other without their padding."""
+    padding, before = [], 0
+    for bucket in buffer.buckets:
+        padding.append(bucket.offset - before)
+        before += bucket.numel_unpadded
+    return {
+        parameter: (start - padding[bucket], end - padding[bucket], bucket)
+        for parameter, (start, end, bucket) in buffer.param_index_map.items()
+    }

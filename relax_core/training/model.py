@@ -25,11 +25,27 @@ from relax_core.training.megatron import (
     mpu,
     tensor_parallel,
 )
+from relax_core.training.megatron_config import megatron_object
 from relax_core.training.norm import RMSNorm
 from relax_core.training.rope import inverse_frequencies
 from relax_core.training.shape import ModelShape
 
-__all__ = ["ModelShape", "PolicyModel", "build_policy", "hidden_rows", "lm_head_weight", "transformer_config"]
+__all__ = [
+    "ModelShape",
+    "PolicyModel",
+    "build_policy",
+    "hidden_rows",
+    "lm_head_weight",
+    "number_format",
+    "transformer_config",
+]
+
+
+def number_format(config: RelaxConfig) -> torch.dtype:
+    """The type of the weights that are computed with."""
+    if config.backend.fp16:
+        return torch.float16
+    return torch.bfloat16 if config.backend.bf16 else torch.float32
 
 
 def transformer_config(shape: ModelShape, config: RelaxConfig) -> TransformerConfig:
@@ -38,52 +54,54 @@ def transformer_config(shape: ModelShape, config: RelaxConfig) -> TransformerCon
     The loss is never scaled by Megatron (``calculate_per_token_loss``): the trainer normalises it itself.
 
     Raises:
-        UserError: parallel sizes that do not divide the model.
+        UserError: parallel sizes that do not divide the model, or options that Megatron refuses.
     """
     parallel = config.parallel
     tensor, pipeline = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
     shape.check_parallel(tensor, pipeline)
-    dtype = torch.bfloat16 if config.backend.bf16 else torch.float32
-    return TransformerConfig(
-        num_layers=shape.layers,
-        hidden_size=shape.hidden,
-        ffn_hidden_size=shape.ffn,
-        num_attention_heads=shape.heads,
-        num_query_groups=shape.kv_heads,
-        kv_channels=shape.head_dim,
-        normalization="RMSNorm",
-        layernorm_epsilon=shape.norm_eps,
-        qk_layernorm=shape.qk_norm,
-        add_bias_linear=False,
-        add_qkv_bias=shape.qkv_bias,
-        gated_linear_unit=True,
-        activation_func=torch.nn.functional.silu,
-        use_te_activation_func=True,  # the activation is a module, and the whole of it: see PolicyModel
-        attention_dropout=0.0,
-        hidden_dropout=0.0,
-        tensor_model_parallel_size=tensor,
-        pipeline_model_parallel_size=pipeline,
-        sequence_parallel=parallel.sequence_parallel and tensor > 1,
-        variable_seq_lengths=pipeline > 1,  # micro-batches differ in tokens, so stages exchange sizes first
-        moe_token_dispatcher_type="alltoall",  # Megatron asks for it with variable lengths, even without experts
-        recompute_granularity=parallel.recompute_granularity,
-        recompute_method=parallel.recompute_method,
-        recompute_num_layers=parallel.recompute_num_layers,
-        calculate_per_token_loss=True,
-        params_dtype=dtype,
-        pipeline_dtype=dtype,
-        bf16=config.backend.bf16,
-        perform_initialization=False,  # weights always come from a folder or a checkpoint
-        use_cpu_initialization=False,
+    dtype = number_format(config)
+    own = {
+        "num_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "ffn_hidden_size": shape.ffn,
+        "num_attention_heads": shape.heads,
+        "num_query_groups": shape.kv_heads,
+        "kv_channels": shape.head_dim,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": shape.norm_eps,
+        "qk_layernorm": shape.qk_norm,
+        "add_bias_linear": False,
+        "add_qkv_bias": shape.qkv_bias,
+        "gated_linear_unit": True,
+        "activation_func": torch.nn.functional.silu,
+        "use_te_activation_func": True,  # the activation is a module, and the whole of it: see PolicyModel
+        "attention_dropout": 0.0,
+        "hidden_dropout": 0.0,
+        "tensor_model_parallel_size": tensor,
+        "pipeline_model_parallel_size": pipeline,
+        "sequence_parallel": parallel.sequence_parallel and tensor > 1,
+        "variable_seq_lengths": pipeline > 1,  # micro-batches differ in tokens, so stages exchange sizes first
+        "moe_token_dispatcher_type": "alltoall",  # asked for with variable lengths, even without experts
+        "recompute_granularity": parallel.recompute_granularity,
+        "recompute_method": parallel.recompute_method,
+        "recompute_num_layers": parallel.recompute_num_layers,
+        "calculate_per_token_loss": True,
+        "params_dtype": dtype,
+        "pipeline_dtype": dtype,
+        "bf16": config.backend.bf16,
+        "fp16": config.backend.fp16,
+        "perform_initialization": False,  # weights always come from a folder or a checkpoint
+        "use_cpu_initialization": False,
         # The fused kernels need Apex or TransformerEngine.
-        gradient_accumulation_fusion=False,
-        masked_softmax_fusion=False,
-        apply_rope_fusion=False,
-        persist_layer_norm=False,
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "apply_rope_fusion": False,
+        "persist_layer_norm": False,
         # These two are compiled, which a GPU gains from and a CPU does not.
-        bias_activation_fusion=False,
-        bias_dropout_fusion=False,
-    )
+        "bias_activation_fusion": False,
+        "bias_dropout_fusion": False,
+    }
+    return megatron_object(TransformerConfig, "transformer", config, own)
 
 
 @dataclass

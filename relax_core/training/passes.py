@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relax_core.algorithms.logprobs import token_log_probs
+from relax_core.algorithms.logprobs import CHUNK_BYTES, token_log_probs
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import MicroBatch, TrainingBatch
 from relax_core.training.distributed import Layout, max_over_ranks, sum_over_ranks
@@ -112,13 +112,28 @@ class Passes:
         self, micro: MicroBatch, hidden: Tensor, *, with_entropy: bool, entropy_grad: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Log-probs [r], and the entropies, of a micro-batch's response tokens from the last stage's result."""
+        weight = lm_head_weight(self._model)
+        self._await(weight)
         return token_log_probs(
             hidden_rows(self._model, hidden, micro.rows),
-            lm_head_weight(self._model),
+            weight,
             micro.targets,
             temperature=self._config.rollout.rollout_temperature,
             group=mpu.get_tensor_model_parallel_group(),
-            chunk_size=self._config.parallel.log_probs_chunk_size,
+            chunk_size=self._chunk_rows(weight),
             with_entropy=with_entropy,
             entropy_grad=entropy_grad,
         )
+
+    def _chunk_rows(self, weight: Tensor) -> int:
+        """Rows whose logits exist at once; a number keeps nothing of them for the backward pass, -1 may."""
+        options = self._config.training
+        if options.log_probs_chunk_size <= 0 and options.recompute_loss_function:
+            return max(CHUNK_BYTES // (4 * weight.shape[0]), 1)  # 4: float32
+        return options.log_probs_chunk_size
+
+    def _await(self, weight: Tensor) -> None:
+        """Wait for the other ranks' parts of a weight that no module's forward pass, where Megatron waits, uses."""
+        groups: Any = self._model
+        if groups.ddp_config.overlap_param_gather and weight in groups.param_to_bucket_group:
+            groups.param_to_bucket_group[weight].finish_param_sync()

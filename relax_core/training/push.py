@@ -44,7 +44,7 @@ def push(config: RelaxConfig, model: torch.nn.Module, version: str, urls: Sequen
                 pass
 
     report = gather_objects(together(lambda: send(check=False)))[0]
-    checked = config.rollout.check_weight_update_equal
+    checked = config.debug.check_weight_update_equal
     if checked:
         together(lambda: send(check=True))
     return {**asdict(report), "checked": checked}

@@ -14,6 +14,10 @@ class WeightCopy:
     """A copy, in host memory, of what a model's parameters hold now."""
 
     def __init__(self, model: torch.nn.Module) -> None:
+        self.take(model)
+
+    def take(self, model: torch.nn.Module) -> None:
+        """Copy what a model's parameters hold now, in place of what was copied before."""
         self._values = [parameter.detach().to("cpu", copy=True) for parameter in model.parameters()]
 
     @contextmanager

@@ -13,44 +13,27 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from data.errors import UserError
 from data.ragged import Ragged
 from data.store import RunStore, TableRef
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import COLUMNS, TrainingBatch
-from relax_core.training.checkpoint import Checkpointer
-from relax_core.training.checkpoint_index import iteration_of, newest_complete
+from relax_core.training.build import Parts, build_parts
 from relax_core.training.distributed import Layout, join, seed_all, together
 from relax_core.training.errors import VersionMismatch
 from relax_core.training.loss import Scores
 from relax_core.training.matmul_cpu import use_fastest_matmul
-from relax_core.training.model import ModelShape, build_policy, transformer_config
-from relax_core.training.optimizer import build_optimizer, build_schedule, follow_options
-from relax_core.training.passes import Passes
+from relax_core.training.optimizer import follow_options
 from relax_core.training.push import push
 from relax_core.training.reference import WeightCopy
 from relax_core.training.state import TrainResult, VersionGate
-from relax_core.training.updates import apply_updates, wrap
+from relax_core.training.updates import apply_updates
 from relax_core.training.work import divide, own_micro_batches
-from relax_core.weights.export import load_hf, save_hf
+from relax_core.weights.export import save_hf
 from relax_core.weights.label import weight_label
-
-
-@dataclass
-class _Parts:
-    """What ``initialise`` builds."""
-
-    model: torch.nn.Module
-    optimizer: Any
-    schedule: Any
-    passes: Passes
-    checkpointer: Checkpointer
-    reference: WeightCopy | None
 
 
 @dataclass
@@ -82,9 +65,10 @@ class Trainer:
         self.device = torch.device(device if device == "cpu" or ":" in device else f"{device}:0")
         self._gate = VersionGate()
         self._layout: Layout | None = None
-        self._built: _Parts | None = None
+        self._built: Parts | None = None
         self._busy: str | None = None
         self._checkpoint: str | None = None
+        self._unfinished: str | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -101,42 +85,12 @@ class Trainer:
             UserError: a model folder or checkpoint that is not there, damaged or of another shape.
         """
         with self._doing("initialise"):
+            self._finish_save()
             self._built = None  # before the new ones: two models may not fit
             seed_all(self.config.optimizer.seed)
-            self._built = self._build()
+            self._built = build_parts(self.config, self.layout, self.device)
             self._checkpoint = None
             self._gate.reset()
-
-    def _build(self) -> _Parts:
-        config, options = self.config, self.config.checkpoint
-        folder = options.hf_checkpoint
-        if folder is None:
-            raise UserError("--hf-checkpoint is not set.", "Give the Hugging Face folder of the model.")
-        start = options.load or folder
-        saved = None if (Path(start) / "config.json").is_file() else newest_complete(start)
-        if (pinned := iteration_of(start)) is not None:
-            start, saved = start.rstrip("/").rsplit("/", 1)[0], pinned
-        if saved is None and start != folder and "://" in start:
-            raise UserError(f"--load {start} holds no complete checkpoint.", "Give a checkpoint or a model folder.")
-        layout = self.layout
-        shape = ModelShape.from_hf(folder)
-        megatron = transformer_config(shape, config)
-        policy = build_policy(shape, megatron, layout.first_stage, layout.last_stage).to(self.device)
-        reference = None
-        if config.algorithm.use_kl_loss and options.ref_load:
-            together(lambda: load_hf(policy, str(options.ref_load)))
-            reference = WeightCopy(policy)
-        together(lambda: load_hf(policy, folder if saved is not None else start))
-        model = wrap(config, megatron, policy)
-        optimizer = build_optimizer(config, model)
-        schedule = build_schedule(config, optimizer)
-        checkpointer = Checkpointer(model, optimizer, schedule, layout)
-        if saved is not None:
-            checkpointer.load(start, saved, weights_only=True)
-        if config.algorithm.use_kl_loss and reference is None:
-            reference = WeightCopy(policy)
-        passes = Passes(config, model, layout, self.device)
-        return _Parts(model, optimizer, schedule, passes, checkpointer, reference)
 
     @property
     def layout(self) -> Layout:
@@ -146,7 +100,7 @@ class Trainer:
         return self._layout
 
     @property
-    def _parts(self) -> _Parts:
+    def _parts(self) -> Parts:
         if self._built is None:
             raise RuntimeError("initialise() comes first")
         return self._built
@@ -177,8 +131,9 @@ class Trainer:
         """Train on a stored batch, once.
 
         The batch is divided in file order into ``--num-steps-per-rollout`` optimiser steps. The old policy of the
-        ratio is, in this order: the engine's (``--use-rollout-logprobs``); with one optimiser step the current one
-        itself, which has the same weights; else the trainer's own from a pass before the first step.
+        ratio is, in this order: the current one itself (``--true-on-policy-mode``: the ratio is 1 in every step); the
+        engine's (``--use-rollout-logprobs``); with one optimiser step the current one itself, which has the same
+        weights; else the trainer's own from a pass before the first step.
 
         Args:
             base, target: versions before and after; ``target`` is ``base + 1``.
@@ -195,22 +150,25 @@ class Trainer:
             DirtyTrainer: an earlier update failed halfway.
         """
         with self._doing("train"):
+            self._finish_save(wait=False)
             done = self._gate.find(base, target, batch.sha256, weights_id)
             if done is not None:
                 return done
-            clock, parts = _Clock(), self._parts
+            clock, parts, interval = _Clock(), self._parts, self.config.algorithm.ref_update_interval
             with clock.phase("read"):
                 data = self._read(batch, store_url)
                 work = divide(self.config, self.layout, data, parts.reference is not None)
             scores = self._scores(data, clock, updates=len(work))
             with self._gate.updating() as update:
-                metrics = apply_updates(self.config, parts, data, work, scores, target, update, clock.phase)
+                applied = apply_updates(self.config, parts, data, work, scores, target, update, clock.phase)
+                if interval is not None and parts.reference is not None and target % interval == 0:
+                    parts.reference.take(parts.model)
                 result = TrainResult(
                     version=target,
                     batch_sha256=batch.sha256,
                     weights_id=weights_id,
-                    optimizer_step=self._gate.optimizer_step + len(work),
-                    metrics=metrics,
+                    optimizer_step=self._gate.optimizer_step + applied.steps,
+                    metrics=applied.metrics,
                     tokens=len(data.tokens.values),
                     seconds=clock.seconds,
                 )
@@ -235,9 +193,11 @@ class Trainer:
     def _scores(self, data: TrainingBatch, clock: _Clock, updates: int) -> Scores:
         """The passes without gradient that the options ask for."""
         parts, algorithm = self._parts, self.config.algorithm
-        recompute = not algorithm.use_rollout_logprobs and updates > 1
+        itself = self.config.backend.true_on_policy_mode
+        engines = algorithm.use_rollout_logprobs and not itself
+        recompute = not engines and not itself and updates > 1
         if not recompute and parts.reference is None:
-            return Scores(old=data.rollout_log_probs if algorithm.use_rollout_logprobs else None)
+            return Scores(old=data.rollout_log_probs if engines else None)
         own = own_micro_batches(self.config, self.layout, data, range(len(data)), scoring=True)
         trainer = reference = None
         if recompute:
@@ -246,21 +206,24 @@ class Trainer:
         if parts.reference is not None:
             with clock.phase("ref_log_probs"), parts.reference.in_place_of(parts.model):
                 reference = parts.passes.score(data, own)
-        old = data.rollout_log_probs if algorithm.use_rollout_logprobs else trainer
-        return Scores(old, reference, trainer)
+        return Scores(data.rollout_log_probs if engines else trainer, reference, trainer)
 
     # -- what goes out and comes in ------------------------------------------------------------------------------
 
     def save(self, url: str, iteration: int) -> dict[str, Any]:
         """Write a checkpoint of the present version, which is ``iteration + 1``.
 
+        With --async-save it is written in the background, after one that still is. It is complete after a later
+        ``train`` that finds it written, or after ``finish_save``.
+
         Returns:
-            ``seconds`` and ``bytes``.
+            ``seconds`` that this took, and ``bytes`` of a checkpoint that is complete.
 
         Raises:
             VersionMismatch, DirtyTrainer: the weights are not those of this iteration.
         """
         with self._doing("save"):
+            self._finish_save()
             self._gate.require(iteration + 1)
             last = self._gate.last
             if last is None:
@@ -273,9 +236,30 @@ class Trainer:
                 "hf_checkpoint": self.config.checkpoint.hf_checkpoint,
                 "ref_load": self.config.checkpoint.ref_load,
             }
-            written = self._parts.checkpointer.save(url, iteration, state, not self.config.checkpoint.no_save_optim)
-            self._checkpoint = f"{url.rstrip('/')}/iter_{iteration:07d}"
+            with_optimizer = not self.config.checkpoint.no_save_optim
+            written = self._parts.checkpointer.save(
+                url, iteration, state, with_optimizer, self._kept_reference(), self.config.checkpoint.async_save
+            )
+            path = f"{url.rstrip('/')}/iter_{iteration:07d}"
+            if "bytes" in written:
+                self._checkpoint = path
+            else:
+                self._unfinished = path
             return written
+
+    def finish_save(self) -> dict[str, Any]:
+        """Wait for the checkpoint that is being written; ``bytes`` of it, nothing when there is none."""
+        with self._doing("finish_save"):
+            size = self._finish_save()
+            return {} if size is None else {"bytes": size}
+
+    def _finish_save(self, wait: bool = True) -> int | None:
+        if self._built is None:
+            return None
+        size = self._built.checkpointer.finish(wait)
+        if size is not None:
+            self._checkpoint = self._unfinished
+        return size
 
     def load(self, url: str, iteration: int) -> None:
         """Become what was saved as ``iteration``: weights, optimiser, schedule, version and the last update's answer.
@@ -284,12 +268,17 @@ class Trainer:
             UserError: there is no such complete checkpoint; nothing has changed then.
         """
         with self._doing("load"), self._gate.updating() as update:
+            self._finish_save()
             parts = self._parts
-            marker = parts.checkpointer.load(url, iteration, update=update)
+            marker = parts.checkpointer.load(url, iteration, self._kept_reference(), update)
             follow_options(parts.optimizer, self.config)
             parts.schedule.step(0)
             self._checkpoint = f"{url.rstrip('/')}/iter_{iteration:07d}"
             self._gate.reset(marker["version"], marker["optimizer_step"], TrainResult.from_json(marker["last"]))
+
+    def _kept_reference(self) -> WeightCopy | None:
+        """The reference where it is a part of the trainer's state, and not what it was at version 0."""
+        return None if self.config.algorithm.ref_update_interval is None else self._parts.reference
 
     def push_weights(self, version: int, urls: Sequence[str], weights_id: str = "") -> dict[str, Any]:
         """Bring the engines at ``urls`` to ``version``. Collective; global rank 0 sends.

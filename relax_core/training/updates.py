@@ -1,13 +1,16 @@
 """The optimiser steps of one rollout step.
 
-Guarantee: gradients are plain sums over micro-batches and ranks of an already normalised loss; nothing in Megatron
-scales them. A step whose loss or gradient is not finite is not applied.
+Guarantee: gradients are plain sums over micro-batches and ranks of an already normalised loss; Megatron scales them in
+float16 alone, and undoes it before anything looks at them. A step whose loss or gradient is not finite is not applied:
+in float16 with a loss scale that can still be lowered it is passed over, else it is an error. When the last step is
+done every rank has all weights.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,17 +24,40 @@ from relax_core.training.megatron import (
     TransformerConfig,
     finalize_model_grads,
 )
-from relax_core.training.optimizer import apply, gradient_norm
+from relax_core.training.megatron_config import megatron_object
+from relax_core.training.optimizer import (
+    apply,
+    current_rate,
+    gradient_norm,
+    loss_scale,
+    may_lower_scale,
+    reset_moments,
+)
 from relax_core.training.state import Update
 from relax_core.training.work import Work
 
+if TYPE_CHECKING:
+    from relax_core.training.build import Parts
+
+TAKEN = ("grad_norm", "lr")
+"""Metrics that only a step which was taken has."""
+
 
 def wrap(config: RelaxConfig, megatron: TransformerConfig, policy: torch.nn.Module) -> torch.nn.Module:
-    """The policy in Megatron's data-parallel wrapper: float32 gradients in one buffer, summed over ranks."""
-    options = DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=config.optimizer.use_distributed_optimizer
-    )
-    model = DistributedDataParallel(megatron, options, policy)
+    """The policy in Megatron's data-parallel wrapper: float32 gradients in buffers, summed over ranks.
+
+    Raises:
+        UserError: options that Megatron refuses.
+    """
+    options = config.optimizer
+    own = {
+        "grad_reduce_in_fp32": True,
+        "use_distributed_optimizer": options.use_distributed_optimizer,
+        "overlap_grad_reduce": options.overlap_grad_reduce,
+        "overlap_param_gather": options.overlap_param_gather,
+    }
+    wrapper = megatron_object(DistributedDataParallelConfig, "ddp", config, own)
+    model = DistributedDataParallel(megatron, wrapper, policy)
     megatron.finalize_model_grads_func = _finalize
     megatron.no_sync_func = model.no_sync
     return model  # type: ignore[no-any-return]
@@ -42,32 +68,44 @@ def _finalize(model: list[torch.nn.Module], num_tokens: Any = None, **kwargs: An
     finalize_model_grads(model, None, **kwargs)
 
 
+@dataclass
+class Applied:
+    """What the optimiser steps of a rollout step did.
+
+    Attributes:
+        metrics: those of ``relax_core.training.loss`` as means over the steps (``lr`` of the last one, largest values
+            as such), ``grad_norm`` before clipping, ``tokens``; in float16 also ``loss_scale`` after the last step and
+            ``skipped_steps``, in which it was too large.
+        steps: steps that were taken.
+    """
+
+    metrics: dict[str, float]
+    steps: int
+
+
 def apply_updates(
     config: RelaxConfig,
-    parts: Any,
+    parts: "Parts",
     batch: TrainingBatch,
     work: Sequence[Work],
     scores: Scores,
     target: int,
     update: Update,
     phase: Callable[[str], AbstractContextManager[None]],
-) -> dict[str, float]:
+) -> Applied:
     """Take the optimiser steps of a rollout step.
 
     Args:
-        parts: has ``model``, ``optimizer``, ``schedule`` and ``passes``.
         work: one for each optimiser step.
         target: version that they make, for the error's text.
         update: told when the first weight is about to change.
         phase: measures the time spent in a named phase.
 
-    Returns:
-        Metrics of ``relax_core.training.loss`` as means over the steps (``lr`` of the last one, largest values as
-        such), ``grad_norm`` before clipping, and ``tokens``.
-
     Raises:
         NonFiniteUpdate: see there.
     """
+    if config.algorithm.reset_optimizer_states:
+        reset_moments(parts.optimizer)
     rows: list[dict[str, float]] = []
     largest = 0.0
     for number, part in enumerate(work):
@@ -79,19 +117,33 @@ def apply_updates(
         with phase("optimizer"):
             if not math.isfinite(row["loss"]):
                 raise NonFiniteUpdate(target, number, row["loss"], None)
+            patient = may_lower_scale(parts.optimizer)
             norm = gradient_norm(parts.optimizer)
-            if not math.isfinite(norm):
+            if math.isfinite(norm):
+                update.begun = True
+                row["lr"] = apply(parts.optimizer, parts.schedule, norm, config.optimizer.clip_grad)
+                row["grad_norm"] = norm
+                _gather(parts.model, now=number == len(work) - 1 or not part.learn)
+            elif not patient:
                 raise NonFiniteUpdate(target, number, row["loss"], norm)
-            update.begun = True
-            rate = apply(parts.optimizer, parts.schedule, norm, config.optimizer.clip_grad)
         largest = max(largest, row.pop("largest_difference"))
-        rows.append({**row, "grad_norm": norm, "lr": rate})
-    metrics = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0]}
-    metrics["lr"] = rows[-1]["lr"]
+        rows.append(row)
+    metrics = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0] if name not in TAKEN}
+    taken = [row for row in rows if "grad_norm" in row]
+    metrics["grad_norm"] = sum(row["grad_norm"] for row in taken) / len(taken) if taken else 0.0
+    metrics["lr"] = taken[-1]["lr"] if taken else current_rate(parts.optimizer)
+    if config.backend.fp16:
+        metrics |= {"loss_scale": loss_scale(parts.optimizer), "skipped_steps": float(len(rows) - len(taken))}
     if scores.trainer is None:  # only the first step's weights are those that generated
         metrics[DIFFERENCE] = rows[0][DIFFERENCE]
     metrics[f"{DIFFERENCE}_max"] = largest
     if scores.reference is None:
         del metrics["kl_loss"]
     metrics["tokens"] = float(len(batch.tokens.values))
-    return metrics
+    return Applied(metrics, len(taken))
+
+
+def _gather(model: Any, now: bool) -> None:
+    """With --overlap-param-gather the ranks exchange their new weights in the next pass with a gradient, or now."""
+    if model.ddp_config.overlap_param_gather and now:
+        model.start_param_sync(force_sync=True)

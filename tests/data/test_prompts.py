@@ -294,3 +294,52 @@ def test_a_real_tokenizer_gives_what_it_gives_on_its_own(tiny_model: Path, path:
         assert tokenizer.decode(prompt.tokens) == prompt.text
     plain = load(path, [{"input": "What is 3 + 2?"}], tokenizer=tokenizer)
     assert plain[0].tokens.tolist() == tokenizer.encode("What is 3 + 2?")
+
+
+SHAREGPT = {"from": "role", "value": "content", "human": "user", "gpt": "assistant"}
+
+
+def test_a_conversation_map_renames_keys_and_roles_and_leaves_the_text_alone(path: Path) -> None:
+    rows = [{"input": [{"from": "human", "value": "the human said gpt"}, {"from": "gpt", "value": "human"}]}]
+    made = load(path, rows, apply_chat_template=True, key_map=SHAREGPT)
+    # the roles are mapped; "human" and "gpt" inside the text are what they were
+    assert made.texts == ["user: the human said gpt | assistant: human | assistant:"]
+
+
+def test_a_conversation_map_leaves_other_keys_roles_and_plain_text(path: Path) -> None:
+    rows = [{"input": [{"role": "tool", "content": "x"}]}]
+    assert load(path, rows, apply_chat_template=True, key_map=SHAREGPT).texts == ["tool: x | assistant:"]
+    # a role is renamed after its key; the value of another key that looks like a role is not
+    rows = [{"input": [{"speaker": "gpt", "content": "gpt", "name": "gpt"}]}]
+    made = load(path, rows, apply_chat_template=True, key_map={"speaker": "role", "gpt": "assistant"})
+    assert made.texts == ["assistant: gpt | assistant:"]
+    assert load(path, [{"input": "human"}], key_map=SHAREGPT).texts == ["human"]
+
+
+def test_a_conversation_map_that_merges_two_keys_names_the_row(path: Path) -> None:
+    rows = [{"input": [{"from": "human", "role": "user", "value": "x"}]}]
+    with pytest.raises(UserError, match=r"(line 1|row 0): --conversation-key-map .* one name: from, role, value"):
+        load(path, rows, apply_chat_template=True, key_map=SHAREGPT)
+
+
+def test_a_function_makes_the_prompt_of_all_columns_before_anything_else(path: Path) -> None:
+    rows = [{"input": "a", "hint": "bb", "raw": "x"}, {"input": "c", "hint": "dd", "raw": "y"}]
+    seen = []
+
+    def convert(prompt: Any, row: dict[str, Any], where: str) -> Any:
+        seen.append((prompt, dict(row), where.rsplit(" ", 2)[-2:]))
+        row["input"] = "not seen by anybody"
+        return [{"from": "human", "value": f"{prompt} {row['hint']}"}]
+
+    made = load(path, rows, apply_chat_template=True, convert=convert, key_map=SHAREGPT)
+    assert made.texts == ["user: a bb | assistant:", "user: c dd | assistant:"]
+    place = ["line", "1"] if path.suffix == ".jsonl" else ["row", "0"]
+    assert seen[0] == ("a", rows[0], place)
+    assert made.fingerprint != load(path, rows, apply_chat_template=True).fingerprint
+
+
+def test_a_function_may_read_a_column_of_bytes(tmp_path: Path) -> None:
+    picture = b"\xff\xd8\xff"
+    rows = [{"input": "a", "picture": picture}]
+    made = load(tmp_path / "x.parquet", rows, convert=lambda prompt, row, where: f"{prompt} {len(row['picture'])}")
+    assert made.texts == ["a 3"]

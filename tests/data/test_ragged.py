@@ -51,6 +51,17 @@ def test_take_is_indexing_of_rows(rows: list[list[int]], data: st.DataObject) ->
     assert to_lists(Ragged.from_list(rows, np.int64).take(indices)) == [rows[i] for i in indices]
 
 
+def test_long_rows_are_taken_like_short_ones() -> None:
+    # long pieces are copied as a whole: rows apart, rows that follow one another, empty ones, and one twice
+    ragged = Ragged.from_lengths(np.arange(3000, dtype=np.int16), [900, 0, 600, 0, 1500])
+    rows = to_lists(ragged)
+    for indices in ([4, 2, 0], [0, 1, 2, 3, 4], [2, 3, 4, 0, 1], [1, 4, -5, 4], [3, 1, 0]):
+        taken = ragged.take(indices)
+        assert to_lists(taken) == [rows[i] for i in indices]
+        assert taken.dtype == np.int16
+        assert not np.shares_memory(taken.values, ragged.values)
+
+
 @given(ROWS, st.slices(8))
 def test_slicing_is_slicing_of_rows(rows: list[list[int]], part: slice) -> None:
     assert to_lists(Ragged.from_list(rows, np.int64)[part]) == rows[part]

@@ -5,23 +5,17 @@ every prompt, response, reward and advantage before it, since each update hashes
 batch.
 """
 
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeBackend
+from fakes import FakeBackend, Killed, Stopper
 
 from data.store import RunStore
 from relax_core.config import RelaxConfig
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 STEPS = 4
-
-
-class Killed(BaseException):
-    """Stands for a SIGKILL of the driver: nothing in the project catches it."""
 
 
 def config(run_dir: Path, model: Path, prompts: Path, **changes: Any) -> RelaxConfig:
@@ -153,32 +147,6 @@ def test_a_finished_run_says_so_and_starts_no_engine(reference: Any, tiny_model:
     assert backend.ensured == 0
     assert "complete" in capsys.readouterr().out
     assert result["steps"] == STEPS
-
-
-class Stopper:
-    """Kills the driver on entering or leaving one stage, once."""
-
-    def __init__(self, monkeypatch: Any, step: int, stage: str, leave: bool = False) -> None:
-        from relax_core.tracking.progress import Progress
-
-        real = Progress.stage
-        armed = [True]
-
-        @contextlib.contextmanager
-        def guarded(self: Progress, number: int, name: str) -> Iterator[None]:
-            here = armed[0] and (number, name) == (step, stage)
-            if here and not leave:
-                armed.clear()
-                armed.append(False)
-                raise Killed
-            with real(self, number, name):
-                yield
-            if here:
-                armed.clear()
-                armed.append(False)
-                raise Killed
-
-        monkeypatch.setattr(Progress, "stage", guarded)
 
 
 def short(run_dir: Path, model: Path, prompts: Path, steps: int = 3, **changes: Any) -> RelaxConfig:

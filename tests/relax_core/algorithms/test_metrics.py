@@ -9,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relax_core.algorithms.metrics import (
+    leave_one_out_metrics,
     length_stats,
     pass_at_k,
     repeats_itself,
     repetition_frac,
+    staleness_stats,
     truncated_ratio,
     zero_spread_groups,
 )
@@ -81,3 +83,29 @@ def test_a_step_with_nothing_in_it_gives_empty_or_nan():
     assert length_stats([]) == {}
     assert math.isnan(truncated_ratio([]))
     assert math.isnan(repetition_frac([]))
+    assert staleness_stats([], 3) == {}
+    assert leave_one_out_metrics(np.empty(0), np.empty(0), [], np.empty(0)) == {}
+
+
+def test_staleness_counts_updates():
+    assert staleness_stats([7, 5, 6, 6], 7) == {"staleness/avg": 1.0, "staleness/max": 2.0, "staleness/min": 0.0}
+
+
+def test_metrics_of_leave_one_out():
+    # a: rewards 1, 0: advantages 1, -1, baselines 0, 1. b: 1, 1: 0, 0, baselines 1, 1. c: one score. d: none
+    rewards = np.array([1.0, 0, 1, 1, 0.5, NAN, NAN])
+    advantages = np.array([1.0, -1, 0, 0, 0, NAN, NAN])
+    got = leave_one_out_metrics(rewards, advantages, list("aabbccd"), np.array([3, 0, 2, 2, 2, 2, 2]))
+    assert got == pytest.approx(
+        {
+            "rloo/baseline_mean": (0 + 1 + 1 + 1 + 0.5) / 5,
+            "rloo/adv_abs_mean": 2 / 5,
+            "rloo/no_signal_frac": 3 / 5,
+            "rloo/zero_adv_group_frac": 2 / 3,  # b and c, of the three with a score
+            "rloo/dropped_group_frac": 2 / 4,  # c and d
+            "rloo/empty_response_frac": 1 / 7,
+        }
+    )
+    assert leave_one_out_metrics(np.array([NAN]), np.array([NAN]), ["a"], np.array([1])) == {
+        "rloo/dropped_group_frac": 1.0, "rloo/empty_response_frac": 0.0,
+    }  # fmt: skip

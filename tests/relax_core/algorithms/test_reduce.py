@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 
 from relax_core.algorithms.kl import approx_kl
 from relax_core.algorithms.losses import policy_loss
-from relax_core.algorithms.reduce import sample_mean, sample_token_counts, token_mean
+from relax_core.algorithms.reduce import (
+    StepSize,
+    constant_length,
+    sample_mean,
+    sample_token_counts,
+    step_weights,
+    summed,
+    token_mean,
+    weighted_sum,
+)
 from relax_core.batching.plan import plan_updates
 
 
@@ -71,6 +80,25 @@ def test_parts_of_a_sample_add_up_when_its_token_count_is_given():
     left = sample_mean(values[:1], torch.ones(1), offsets_of([1]), global_samples=1, token_counts=counts)
     right = sample_mean(values[1:], torch.ones(3), offsets_of([3]), global_samples=1, token_counts=counts)
     assert (left + right).item() == pytest.approx(2.5)
+
+
+def test_the_weights_of_a_step_and_the_sum_that_a_custom_loss_gets():
+    # [1, 2 (masked)], [3, 5]: samples (1 + 4) / 2 = 2.5, summed 5; tokens (1 + 3 + 5) / 3 = 3, summed 9
+    values, mask, size = torch.tensor([1.0, 2, 3, 5]), torch.tensor([1, 0, 1, 1]), StepSize(2, 3)
+    for per_token, mean, total in ((False, 2.5, 5.0), (True, 3.0, 9.0)):
+        weights = step_weights(mask, offsets_of([2, 2]), size, per_token=per_token)
+        assert weighted_sum(values, weights).item() == pytest.approx(mean)
+        assert summed(weights, size, per_token=per_token)(values).item() == pytest.approx(total)
+    assert StepSize(0, 0).divisor(True) == StepSize(0, 0).divisor(False) == 1
+
+
+def test_a_constant_length():
+    # (1 + 3) / 10 and 5 / 10: every token weighs the same, whatever its response
+    masks = [torch.tensor([1, 0, 1]), torch.tensor([1])]
+    reducer = constant_length(10)([5, 2], [3, 1], masks, False)
+    assert reducer(torch.tensor([1.0, float("nan"), 3, 5])).item() == pytest.approx(0.9)
+    with pytest.raises(ValueError, match="at least 1"):
+        constant_length(0)
 
 
 def loop_reference(rows, per_token):

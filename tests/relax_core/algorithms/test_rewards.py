@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from relax_core.algorithms.rewards import normalize_rewards
+from relax_core.algorithms.rewards import NORMALIZERS, normalize_rewards
 
 NAN = float("nan")
 
@@ -24,6 +24,10 @@ def loop_reference(rewards, groups, kind, std):
             result.append(0.0)
         else:
             centred = reward - statistics.fmean(members)
+            if kind == "group_leave_one_out":  # the definition: minus the mean of the others
+                others = list(members)
+                others.remove(reward)
+                centred = reward - statistics.fmean(others)
             result.append(centred / (statistics.stdev(members) + 1e-6) if kind == "group_mean_std" and std else centred)
     return np.array(result)
 
@@ -39,6 +43,20 @@ def test_standard_deviation_is_unbiased():
     # [1, 0, 0, 0]: mean 1/4, s = sqrt((9 + 1 + 1 + 1)/16 / 3) = 1/2: 1.5, -0.5
     got = normalize_rewards(np.array([1.0, 0, 0, 0]), ["g"] * 4, kind="group_mean_std")
     np.testing.assert_allclose(got, [1.5, -0.5, -0.5, -0.5], atol=1e-5)
+
+
+def test_leave_one_out():
+    # [1, 0, 0, 0]: 1 - 0 = 1; 0 - 1/3. Interleaved with B = [0, 1], whose others are one each: -1, 1
+    got = normalize_rewards(np.array([1.0, 0, 0, 1, 0, 0]), list("ABABAA"), kind="group_leave_one_out")
+    np.testing.assert_allclose(got, [1, -1, -1 / 3, 1, -1 / 3, -1 / 3], rtol=1e-15)
+
+
+def test_leave_one_out_of_a_missing_score_and_of_a_single_survivor():
+    # [1, NaN, 0, 0.5]: 1 - 0.25, 0 - 0.75, 0.5 - 0.5; and [0.4, NaN, NaN] has no other score
+    got = normalize_rewards(np.array([1.0, NAN, 0, 0.5]), ["g"] * 4, kind="group_leave_one_out")
+    np.testing.assert_allclose(got, [0.75, NAN, -0.75, 0.0], atol=1e-15)
+    got = normalize_rewards(np.array([0.4, NAN, NAN]), ["g"] * 3, kind="group_leave_one_out")
+    np.testing.assert_array_equal(got, [0.0, NAN, NAN])
 
 
 def test_epsilon_is_added_to_the_deviation():
@@ -60,7 +78,7 @@ def test_missing_scores_take_no_part_in_the_statistics():
     np.testing.assert_array_equal(got, [0.5, NAN, -0.5])
 
 
-@pytest.mark.parametrize("kind", ["group_mean_std", "group_mean"])
+@pytest.mark.parametrize("kind", ["group_mean_std", "group_mean", "group_leave_one_out"])
 @pytest.mark.parametrize("value", [0.1, 1 / 3, 1e30, -7.3])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_equal_scores_give_exact_zeros(kind, value, dtype):
@@ -99,7 +117,7 @@ SCORES = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(SCORES, st.sampled_from(["group_mean_std", "group_mean", "none"]), st.booleans())
+@given(SCORES, st.sampled_from(NORMALIZERS), st.booleans())
 def test_equals_the_plain_loop(scored, kind, std):
     rewards, groups = np.array([r for r, _ in scored]), [g for _, g in scored]
     got = normalize_rewards(rewards, groups, kind=kind, std=std)
@@ -108,11 +126,11 @@ def test_equals_the_plain_loop(scored, kind, std):
 
 
 @settings(max_examples=60, deadline=None)
-@given(SCORES, st.randoms(use_true_random=False))
-def test_order_of_samples_does_not_matter(scored, random):
+@given(SCORES, st.sampled_from(NORMALIZERS), st.randoms(use_true_random=False))
+def test_order_of_samples_does_not_matter(scored, kind, random):
     order = list(range(len(scored)))
     random.shuffle(order)
     rewards, groups = np.array([r for r, _ in scored]), np.array([g for _, g in scored], dtype=str)
-    got = normalize_rewards(rewards, groups, kind="group_mean_std")
-    shuffled = normalize_rewards(rewards[order], groups[order], kind="group_mean_std")
+    got = normalize_rewards(rewards, groups, kind=kind)
+    shuffled = normalize_rewards(rewards[order], groups[order], kind=kind)
     np.testing.assert_allclose(shuffled, got[order], rtol=1e-7, atol=1e-7)

@@ -20,7 +20,7 @@ def test_defaults_and_choices_are_shown() -> None:
     text = " ".join(options_help().split())
     assert "--qkv-format {thd,bshd}" in text
     assert "Bytes of a bucket in which weights go to the engines. (default: 512MB)" in text
-    assert "Column of the label. (default: not set)" in text
+    assert "Column of the label. Default: no labels." in text
     assert "Train in bfloat16" in text
 
 

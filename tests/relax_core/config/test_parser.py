@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from relax_core.config.options import OPTIONS
+from relax_core.config.options import OPTIONS, all_options
 from relax_core.config.parser import mark_derived, parse_arguments, read_config
 from relax_core.config.resolve import resolve
 
@@ -64,13 +64,15 @@ def test_every_default_can_be_typed_and_is_read_back(option) -> None:  # type: i
     if option.default is None:
         assert option.optional
     else:
-        assert parse_arguments([option.flag, option.show(option.default)]) == {option.name: option.default}
+        shown = option.show(option.default)
+        words = shown.split() or [""] if option.kind == "list" else [shown]
+        assert parse_arguments([option.flag, *words]) == {option.name: option.default}
 
 
 def test_a_longer_name_never_sets_a_shorter_option() -> None:
     # `--load-debug-rollout-data x` would be taken for `--load` by a parser that goes by beginnings
-    text = error_of(["--load-debug-rollout-data", "x"])
-    assert "--load-debug-rollout-data: no such option." in text
+    assert parse_arguments(["--load-debug-rollout-data", "x"]) == {"load_debug_rollout_data": "x"}
+    assert "--load-debug-rollout-dat: no such option." in error_of(["--load-debug-rollout-dat", "x"])
 
 
 @pytest.mark.parametrize("flag", ["--rollout-batch", "--hf", "--l"])
@@ -99,7 +101,7 @@ def test_the_nearest_name_is_suggested(typed: str, meant: str) -> None:
 @given(st.lists(st.sampled_from([option.flag for option in OPTIONS.values()]) | st.text(max_size=6), max_size=6))
 def test_any_words_give_values_or_the_error(argv: list[str]) -> None:
     with contextlib.suppress(UserError):
-        assert set(parse_arguments(argv)) <= {*OPTIONS, "config"}
+        assert set(parse_arguments(argv)) <= {*all_options(), "config"}
 
 
 def test_every_mistake_is_in_one_error_a_paragraph_each() -> None:
@@ -131,7 +133,7 @@ def test_every_mistake_is_in_one_error_a_paragraph_each() -> None:
         (["--no-bf16", "true"], "--no-bf16 true: takes no value; --bf16 takes true or false."),
         (["--qkv-format", "thb"], "--qkv-format thb: expects one of thd, bshd. Did you mean thd?"),
         (["--resource", "{actor"], "--resource {actor: expects a JSON object, such as "),
-        (["--resource", '{"actor":[1]}'], 'At ["actor"][1]: Field required.'),
+        (["--resource", '{"actor":[1]}'], 'At ["actor"][1]: is missing.'),
         (["--update-weight-buffer-size", "1.5"], "expects a size in bytes, such as 1048576 or 512MB."),
         (["--rollout-stop-token-ids", "1", "x"], "--rollout-stop-token-ids 1 x: expects one or more whole numbers."),
         (["--system-prompt", "two", "words"], "Put quotes round a value with spaces."),
@@ -147,19 +149,19 @@ def test_command_line_wins_over_file_and_file_over_default(tmp_path: Path) -> No
     file = tmp_path / "run.yaml"
     # YAML reads 1e-6 (no dot) as text; an option that is a number takes it as a number
     file.write_text("rollout:\n  rollout_batch_size: 8\n  n_samples_per_prompt: 4\noptimizer:\n  lr: 1e-6\n")
-    config, sources = read_config(["--config", str(file), "--rollout-batch-size", "16"])
+    config, sources, _ = read_config(["--config", str(file), "--rollout-batch-size", "16"], {})
     assert (config.rollout.rollout_batch_size, config.rollout.n_samples_per_prompt) == (16, 4)
     assert config.optimizer.lr == 1e-6
     assert [sources[name] for name in ("rollout_batch_size", "n_samples_per_prompt", "lr", "seed")] == [
         "command line",
-        "file",
-        "file",
+        f"file {file}",
+        f"file {file}",
         "default",
     ]
 
 
 def test_only_replaced_defaults_count_as_derived() -> None:
-    config, sources = read_config(["--eval-prompt-data", "x.jsonl", "--eps-clip", "0.3", "--n-samples-per-prompt", "2"])
+    config, sources, _ = read_config(["--eval-prompt-data", "x.jsonl", "--eps-clip", "0.3"], {})
     marked = mark_derived(config, resolve(config), sources)
     assert marked["eps_clip_high"] == "derived"
     assert marked["eval_prompt_data"] == "command line"
@@ -179,7 +181,7 @@ def test_only_replaced_defaults_count_as_derived() -> None:
         ("rollout: {rollout-batch-size: 8}", "Did you mean rollout_batch_size?"),
         ("rollout: {lr: 1}", "rollout.lr in FILE: in the wrong section. It belongs below `optimizer:`."),
         ("rollout: {rollout_batch_size: eight}", "rollout.rollout_batch_size in FILE eight: expects a whole number."),
-        ("rollout: {rollout_batch_size: true}", "rollout.rollout_batch_size in FILE True: expects a whole number."),
+        ("rollout: {rollout_batch_size: true}", "rollout.rollout_batch_size in FILE true: expects a whole number."),
         ("rollout: {n_samples_per_prompt: null}", "rollout.n_samples_per_prompt in FILE null: expects a whole number."),
         ("optimizer: {lr: .nan}", "optimizer.lr in FILE nan: expects a finite number."),
         ("rollout: [1]", "rollout in FILE 1: expects options below it, indented."),
@@ -214,15 +216,16 @@ def test_file_and_command_line_are_reported_together(tmp_path: Path) -> None:
 def test_an_empty_file_or_section_sets_nothing(tmp_path: Path, content: str) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(content)
-    config, sources = read_config(["--config", str(file)])
-    assert config == read_config([])[0]
+    config, sources, _ = read_config(["--config", str(file)], {})
+    assert config == read_config([], {})[0]
     assert set(sources.values()) == {"default"}
 
 
 def test_reading_a_command_line_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from relax_core.config import options_help, parse_arguments, read_config, validate\n"
-        "options_help(); config, _ = read_config(['--rollout-batch-size', '8'])\n"
+        "import sys; from relax_core.config import parse_arguments, read_config, validate\n"
+        "from relax_core.config.help import options_help\n"
+        "options_help(); config, _, _ = read_config(['--rollout-batch-size', '8', '--moe-router-topk', '2'])\n"
         "try: validate(config)\n"
         "except Exception: pass\n"
         "heavy = {'torch', 'ray', 'prefect', 'transformers', 'numpy', 'pyarrow', 'sglang', 'megatron', 'fsspec'}\n"

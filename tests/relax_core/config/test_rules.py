@@ -6,12 +6,11 @@ from configs import configs, model_folder, thorough, valid_config
 from hypothesis import given
 
 from data.errors import UserError
+from relax_core.config.examine import check, prepare, validate
 from relax_core.config.model_files import read_model_folder
 from relax_core.config.options import OPTIONS
 from relax_core.config.parser import read_config
-from relax_core.config.ranges import RANGES
 from relax_core.config.resolve import resolve
-from relax_core.config.rules import check, prepare, validate
 from relax_core.config.sections import RelaxConfig
 
 
@@ -52,6 +51,8 @@ def test_alternatives_to_required_options(tmp_path: Path) -> None:
     assert problems_of(tmp_path, num_rollout=None, num_epoch=1) == []
     assert problems_of(tmp_path, rollout_max_response_len=None, rollout_max_context_len=128) == []
     assert problems_of(tmp_path, rm_type=None, custom_rm_path="package.module.reward") == []
+    for instead in ({"rm_type_infer": True}, {"rm_type_fallback": "zero"}, {"use_opd": True}):
+        assert not [text for text in problems_of(tmp_path, rm_type=None, **instead) if text.startswith("--rm-type:")]
 
 
 def test_evaluating_needs_no_training_options(tmp_path: Path) -> None:
@@ -64,9 +65,13 @@ def test_evaluating_needs_no_training_options(tmp_path: Path) -> None:
     ]
 
 
+RANGES = {name: option.range for name, option in OPTIONS.items() if option.range is not None}
+
+
 def test_every_number_has_a_range() -> None:
-    numbers = {name for name, option in OPTIONS.items() if option.kind in ("int", "float", "bytes")}
-    assert numbers | {"rollout_stop_token_ids"} == set(RANGES)
+    for name, option in OPTIONS.items():
+        is_number = option.kind in ("int", "float", "bytes") or option.core_type == list[int]
+        assert not is_number or name in RANGES, name
 
 
 @pytest.mark.parametrize("name", sorted(RANGES))
@@ -170,7 +175,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 100, "rollout_max_context_len": 128},
         "--max-tokens-per-gpu 100: is less than the 128 tokens that a prompt and its response may have.",
     ),
-    ({"qkv_format": "bshd"}, "--qkv-format bshd: padded micro-batches are not supported by this version."),
+    (
+        {"qkv_format": "bshd", "micro_batch_size": 1},
+        "--qkv-format bshd: is not supported by this version, only thd is.",
+    ),
     (
         {"rollout_max_context_len": 64},
         "--rollout-max-response-len 64: leaves no room for a prompt in a context of 64 tokens.",
@@ -216,7 +224,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"eval_prompt_data": ["a", "no/such.jsonl"]}, "--eval-prompt-data no/such.jsonl: does not exist"),
     ({"eval_prompt_data": ["no/such.jsonl"]}, "--eval-prompt-data no/such.jsonl: does not exist"),
     ({"hf_checkpoint": "no/such"}, "--hf-checkpoint: There is no model folder no/such."),
-    ({"load": "no/such"}, "--load no/such: is no folder."),
+    ({"load": "no/such"}, "--load no/such: is no folder. Leave it out for a first run"),
     ({"prompt_data": "x" * 300}, "cannot be read: File name too long."),
     ({"prompt_data": "."}, "--prompt-data .: is a folder, not a file."),
     ({"load": "x" * 300}, "cannot be read: File name too long."),
@@ -272,7 +280,7 @@ def test_what_can_be_loaded(tmp_path: Path) -> None:
 
 
 def test_a_reread_configuration_may_weight_the_kl_with_nothing(tmp_path: Path) -> None:
-    config, _ = read_config(["--use-kl-loss", "--kl-loss-coef", "0"])
+    config = read_config(["--use-kl-loss", "--kl-loss-coef", "0"]).config
     assert not any("kl" in problem.option for problem in check(config))
 
 

@@ -7,10 +7,11 @@ from hypothesis import given
 
 from data.errors import UserError
 from relax_core.config.options import OPTIONS, with_options
-from relax_core.config.parser import Source, mark_derived, read_config
+from relax_core.config.parser import mark_derived, read_config
 from relax_core.config.resolve import resolve
 from relax_core.config.run_file import MAY_CHANGE, differences, dump, load, refuse_other_configuration
 from relax_core.config.sections import RelaxConfig
+from relax_core.config.sources import Source
 
 
 def all_sources(**sources: Source) -> dict[str, Source]:
@@ -20,7 +21,7 @@ def all_sources(**sources: Source) -> dict[str, Source]:
 @thorough
 @given(configs)
 def test_what_is_written_is_read_back_equal(config: RelaxConfig) -> None:
-    sources = all_sources(lr="file", seed="command line", eps_clip_high="derived")
+    sources = all_sources(lr="file run.yaml", seed="command line", eps_clip_high="derived")
     assert load(dump(config, sources)) == (config, sources)
 
 
@@ -31,15 +32,17 @@ def test_the_file_is_readable_and_names_the_sources() -> None:
 
 
 def test_a_runs_file_is_a_run_file_of_what_was_given(tmp_path: Path) -> None:
-    given_config, sources = read_config(["--rollout-batch-size", "8", "--eval-prompt-data", "x.jsonl"])
+    argv = ["--rollout-batch-size", "8", "--eval-prompt-data", "x.jsonl", "--moe-router-topk", "2"]
+    given_config, sources, _ = read_config(argv, {})
     config = resolve(given_config)
     file = tmp_path / "config.yaml"
     file.write_text(dump(config, mark_derived(given_config, config, sources)))
-    again, sources = read_config(["--config", str(file)])
+    again, sources, _ = read_config(["--config", str(file)], {})
     assert resolve(again) == config
-    assert {name for name, source in sources.items() if source == "file"} == {"rollout_batch_size", "eval_prompt_data"}
+    from_file = {name for name, source in sources.items() if source == f"file {file}"}
+    assert from_file == {"rollout_batch_size", "eval_prompt_data", "moe_router_topk"}
     # what had been derived from 8 prompts is derived anew, not in the way
-    more, _ = read_config(["--config", str(file), "--rollout-batch-size", "16"])
+    more, _, _ = read_config(["--config", str(file), "--rollout-batch-size", "16"], {})
     assert resolve(more).batch.global_batch_size == 16
 
 

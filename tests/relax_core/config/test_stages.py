@@ -8,21 +8,23 @@ import pytest
 from relax_core.config.options import OPTIONS, with_options
 from relax_core.config.resolve import resolve
 from relax_core.config.sections import RelaxConfig
-from relax_core.config.stages import MATTERS_WHEN, NO_OUTPUT, STAGES, Stage, options_hash, stage_options
+from relax_core.config.stages import MATTERS_WHEN, STAGES, Stage, options_hash, stage_options
 
 IN_STAGES = {name for names in STAGES.values() for name in names}
 
 
-def test_every_option_is_in_a_stage_or_changes_no_output() -> None:
-    assert IN_STAGES | set(NO_OUTPUT) == set(OPTIONS)
-    assert IN_STAGES & set(NO_OUTPUT) == set()
-
-
-def test_no_option_is_listed_twice() -> None:
-    for names in (*STAGES.values(), NO_OUTPUT):
-        assert len(names) == len(set(names))
+def test_the_table_names_every_stage_and_no_option_that_is_not_honoured() -> None:
     assert set(STAGES) == set(get_args(Stage))
     assert set(MATTERS_WHEN) <= IN_STAGES
+    assert not [name for name in IN_STAGES if OPTIONS[name].unwired]
+
+
+def test_options_that_are_passed_through_are_part_of_the_stages_that_they_change() -> None:
+    passed = {"deterministic_mode": True, "sglang_chunked_prefill_size": 512, "sglang_kv_cache_dtype": "fp8_e5m2"}
+    config = with_options(RelaxConfig(), passed)
+    assert stage_options(config, "train")["deterministic_mode"] is True
+    assert stage_options(config, "generate")["sglang_kv_cache_dtype"] == "fp8_e5m2"
+    assert "sglang_chunked_prefill_size" not in stage_options(config, "generate")  # the same up to rounding
 
 
 def changed_stages(base: dict[str, Any], change: dict[str, Any]) -> set[str]:
@@ -34,7 +36,12 @@ def changed_stages(base: dict[str, Any], change: dict[str, Any]) -> set[str]:
     }
 
 
-GROUP = {"rollout_batch_size": 8, "n_samples_per_prompt": 4, "rollout_max_response_len": 64}
+GROUP = {
+    "rollout_batch_size": 8,
+    "n_samples_per_prompt": 4,
+    "rollout_max_response_len": 64,
+    "eval_prompt_data": ["set", "set.jsonl"],
+}
 
 
 @pytest.mark.parametrize(
@@ -73,6 +80,9 @@ def test_conditions_on_options_that_only_then_matter() -> None:
     assert changed_stages(cosine, {"num_rollout": 6}) == {"train"}
     assert changed_stages(cosine, {"num_epoch": 6}) == set()  # --num-rollout wins
     assert changed_stages({**GROUP, "use_kl_loss": True}, {"kl_loss_type": "k3"}) == {"train"}
+    own = {**GROUP, "custom_generate_function_path": "mine.generate"}
+    assert changed_stages(own, {"custom_args": {"turns": 2}}) == {"generate", "advantage", "train", "evaluate"}
+    assert changed_stages(GROUP, {"custom_args": {"turns": 2}}) == set()  # no function reads them
 
 
 def test_stage_options_are_json() -> None:

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from tiny import make_tiny
 
+from relax_core.config.options import with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.engines.actor import EngineInfo, SGLangEngine
 from relax_core.engines.spec import engine_spec
+
+PASSED = {"sglang_gc_threshold": [700, 10, 5], "sglang_schedule_policy": "lpm", "sglang_dllm_fdfo": False}
+"""Options of SGLang's own that the engine is started with."""
 
 
 @dataclasses.dataclass
@@ -35,7 +39,8 @@ def sglang_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyEngi
     config.rollout.rollout_max_context_len = 1024
     config.sglang.sglang_enable_deterministic_inference = True
     config.run.engine_start_timeout = 300.0
-    engine = SGLangEngine(engine_spec(config, 0, "cpu", folder))
+    config = with_options(config, PASSED)
+    engine = SGLangEngine(engine_spec(config, 0, "cpu", folder, {"COLOUR": "red"}))
     try:
         yield TinyEngine(engine, engine.start(), folders)
     finally:

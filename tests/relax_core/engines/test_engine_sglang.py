@@ -1,6 +1,8 @@
 """The real SGLang on a CPU: generation, control, weight updates, and its death."""
 
 import asyncio
+import gzip
+import json
 import os
 import signal
 import subprocess
@@ -16,11 +18,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from relax_core.config.options import with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.engines.actor import SGLangEngine
 from relax_core.engines.client import Completion, EngineClient
 from relax_core.engines.control import EngineControl
 from relax_core.engines.errors import EngineRefused, EngineStartError
+from relax_core.engines.profile import profiled
 from relax_core.engines.spec import engine_spec
 from relax_core.weights.transport import WeightsDiffer, check_equal, push_weights, stale_engines
 
@@ -159,6 +163,29 @@ def test_a_retracted_request_goes_on_after_the_pause(sglang_engine):
     completion = asyncio.run(run())
     assert completion.finish_reason["type"] == "length"
     assert len(completion.output_ids) == 900
+
+
+def test_options_that_are_passed_and_the_runs_variables_reach_the_server(sglang_engine):
+    with EngineControl(sglang_engine.url) as control:
+        arguments = control.server_info()
+    assert arguments["gc_threshold"] == [700, 10, 5]
+    assert (arguments["schedule_policy"], arguments["dllm_fdfo"]) == ("lpm", False)
+    assert psutil.Process(sglang_engine.info.pid).environ()["COLOUR"] == "red"
+
+
+@pytest.mark.parametrize("options", [{}, {"num_steps": -1}, {"by_stage": True}], ids=str)
+def test_a_profiled_step_leaves_a_trace_and_the_same_samples(sglang_engine, tmp_path, options):
+    params = [seeded(i) for i in range(3)]
+    plain = generate(sglang_engine.url, params)
+    given = {f"sglang_profile_{name}": value for name, value in {"output_dir": str(tmp_path), **options}.items()}
+    with profiled(with_options(RelaxConfig(), {"sglang_profile": True, **given}), [sglang_engine.url], 4):
+        recorded = generate(sglang_engine.url, params)
+    for before, after in zip(plain, recorded, strict=True):
+        assert before.output_ids.tolist() == after.output_ids.tolist()
+    traces = list((tmp_path / "rollout_4").glob("engine0-*.trace.json.gz"))
+    assert len(traces) == (2 if options.get("by_stage") else 1)
+    for trace in traces:
+        assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
 
 
 def test_a_request_that_cannot_fit_is_refused_with_the_reason(sglang_engine):

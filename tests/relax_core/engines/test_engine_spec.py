@@ -5,6 +5,8 @@ import pickle
 
 import pytest
 
+from relax_core.config.eval_set import EvalSet
+from relax_core.config.options import OPTIONS, with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.engines.spec import EngineSpec, engine_spec
 
@@ -74,8 +76,12 @@ def test_the_context_is_what_the_options_say_in_order(config):
     config.rollout.rollout_max_prompt_len = 100
     config.rollout.rollout_max_response_len = 64
     assert context() == "166"
-    config.eval.eval_max_response_len = 200
-    assert context() == "302"
+    longer = EvalSet(name="a", path="a.jsonl", max_prompt_len=100, max_response_len=200)
+    config.eval.eval_datasets = [EvalSet(name="b", path="b.jsonl", max_context_len=90), longer]
+    assert context() == "302"  # of the longest set
+    config.eval.eval_datasets = [EvalSet(name="b", path="b.jsonl")]
+    assert context() is None  # nothing bounds the set
+    config.eval.eval_datasets = None
     config.rollout.rollout_max_context_len = 256
     assert context() == "258"
     config.sglang.sglang_context_length = 512
@@ -135,3 +141,93 @@ def test_each_engine_has_its_own_seed_and_log_and_can_be_sent_to_another_process
 def test_a_model_that_cannot_be_read_is_left_to_sglang_to_complain_about(config, tmp_path):
     (tmp_path / "config.json").write_text("no json")
     assert "--max-total-tokens" in options(engine_spec(config, 0, "cpu", "logs"))
+
+
+def words_after(spec: EngineSpec, flag: str) -> list[str]:
+    """The words of a flag on the command line."""
+    words = list(spec.arguments)
+    assert words.count(flag) == 1, words
+    rest = words[words.index(flag) + 1 :]
+    return rest[: next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))]
+
+
+def test_every_option_of_the_server_that_is_passed_reaches_its_command_line(config):
+    passed = {
+        "sglang_schedule_policy": "lpm",
+        "sglang_gc_threshold": [700, 10, 5],
+        "sglang_preferred_sampling_params": {"min_p": 0.1},
+        "sglang_enable_torch_compile": True,
+        "sglang_disable_custom_all_reduce": False,
+        "sglang_dllm_fdfo": False,
+        "sglang_fp8_gemm_backend": "triton",
+    }
+    for device in ("cpu", "cuda"):
+        spec = engine_spec(with_options(config, passed), 0, device, "logs")
+        assert words_after(spec, "--schedule-policy") == ["lpm"]
+        assert words_after(spec, "--gc-threshold") == ["700", "10", "5"]
+        assert json.loads(words_after(spec, "--preferred-sampling-params")[0]) == {"min_p": 0.1}
+        assert words_after(spec, "--enable-torch-compile") == []
+        assert "--disable-custom-all-reduce" not in spec.arguments  # off is what it is without the flag
+        assert words_after(spec, "--no-dllm-fdfo") == []
+        assert words_after(spec, "--fp8-gemm-backend") == ["triton"]  # its field has another name
+
+
+def test_what_is_passed_wins_over_our_defaults_and_not_over_what_must_be_so(config):
+    passed = {
+        "sglang_sampling_backend": "ascend",
+        "sglang_disable_cuda_graph": False,
+        "sglang_chunked_prefill_size": 512,
+        "sglang_mem_fraction_static": 0.5,
+    }
+    changed = with_options(config, passed)
+    spec = engine_spec(changed, 0, "cpu", "logs")
+    assert words_after(spec, "--sampling-backend") == ["ascend"]
+    assert "--disable-cuda-graph" not in spec.arguments
+    assert words_after(spec, "--chunked-prefill-size") == ["512"]
+    assert words_after(spec, "--mem-fraction-static") == ["0.5"]
+    changed.sglang.sglang_enable_deterministic_inference = True
+    assert words_after(engine_spec(changed, 0, "cpu", "logs"), "--chunked-prefill-size") == ["-1"]
+
+
+def test_what_relax_sets_itself_is_on_the_command_line_once(config):
+    owned = with_options(config, {"sglang_device": "cpu", "sglang_port": 1, "sglang_tp_size": 1})
+    assert engine_spec(owned, 0, "cpu", "logs") == engine_spec(config, 0, "cpu", "logs")
+    assert all(name not in " ".join(engine_spec(owned, 0, "cpu", "logs").arguments) for name in ("--port", "--tp-size"))
+
+
+def test_options_of_the_profiler_do_not_reach_the_command_line(config):
+    profiler = [name for name in OPTIONS if name.startswith("sglang_profile")]
+    assert len(profiler) == 10
+    values = {
+        "sglang_profile": True,
+        "sglang_profile_steps": [0],
+        "sglang_profile_step_start": 1,
+        "sglang_profile_output_dir": "traces",
+        "sglang_profile_by_stage": True,
+    }
+    changed = with_options(config, values)
+    assert engine_spec(changed, 0, "cpu", "logs") == engine_spec(config, 0, "cpu", "logs")
+
+
+def test_the_runs_variables_reach_the_engine_below_what_it_cannot_do_without(config):
+    plain = engine_spec(config, 0, "cpu", "logs")
+    variables = {"COLOUR": "red", "OMP_NUM_THREADS": "7", "CUDA_VISIBLE_DEVICES": "0", "HF_HUB_OFFLINE": "0"}
+    spec = engine_spec(config, 0, "cpu", "logs", variables)
+    environment = dict(spec.environment)
+    assert (environment["COLOUR"], environment["OMP_NUM_THREADS"], environment["HF_HUB_OFFLINE"]) == ("red", "7", "0")
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment["OMP_WAIT_POLICY"] == "passive"
+    assert spec != plain  # so that a standing engine with other variables is replaced
+    assert dict(engine_spec(config, 0, "cuda", "logs", {"NCCL_CUMEM_ENABLE": "1"}).environment) == {
+        "HF_HUB_OFFLINE": "1",
+        "NCCL_CUMEM_ENABLE": "0",
+    }
+
+
+def test_the_proxy_is_for_the_outside_only(config):
+    config.debug.http_proxy = "http://proxy:3128"
+    environment = dict(engine_spec(config, 0, "cuda", "logs", {"NO_PROXY": "inner.example"}).environment)
+    for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"):
+        assert environment[name] == "http://proxy:3128"
+    for name in ("no_proxy", "NO_PROXY"):
+        assert environment[name].split(",") == ["inner.example", "localhost", "127.0.0.1", "::1"]

@@ -13,9 +13,16 @@ from data.errors import UserError
 from data.ragged import Ragged
 from data.schema import REWARD, ROLLOUT, schema_id
 from data.schema import table as schema_table
+from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections import RelaxConfig
-from relax_core.rewards import score
-from relax_core.rewards.score import check_reward, reward_source_hash, score_samples, score_table
+from relax_core.rewards.calls import score_samples
+from relax_core.rewards.score import (
+    check_reward,
+    evaluation_source_hash,
+    reward_source_hash,
+    score_evaluation,
+    score_table,
+)
 from relax_core.rewards.types import RewardInput, RewardSpec
 
 
@@ -133,7 +140,7 @@ def test_a_dict_reward_with_its_key(custom, keyword):
     path = custom(f"{keyword} reward(sample):\n    return {text}\n")
     rewards = score_table(rollout({"response": "r"}), settings(custom_rm_path=path, reward_key="score"))
     assert rewards["reward"].to_pylist() == rewards["raw_reward"].to_pylist() == [0.5]
-    assert json.loads(rewards["components"][0].as_py()) == {"acc": 1.0, "bad": None}
+    assert json.loads(rewards["components"][0].as_py()) == {"acc": 1.0, "pred": "x", "bad": None}
 
 
 @pytest.mark.parametrize("keyword", ["def", "async def"])
@@ -195,8 +202,7 @@ def test_a_coroutine_behind_a_plain_function_is_awaited(custom):
     assert score_table(rollout({"response": "r"}), settings(custom_rm_path=path))["reward"].to_pylist() == [0.75]
 
 
-def test_async_rewards_overlap_within_the_limit_and_keep_their_order(monkeypatch):
-    monkeypatch.setattr(score, "MAX_CONCURRENCY", 3)
+def test_async_rewards_overlap_within_the_limit_and_keep_their_order():
     running, most = 0, 0
 
     async def reward(sample: RewardInput) -> float:
@@ -208,7 +214,7 @@ def test_async_rewards_overlap_within_the_limit_and_keep_their_order(monkeypatch
         return float(sample.sample_id)
 
     spec = RewardSpec("judge", reward, True, "", "")
-    outcomes = score_samples([(spec, RewardInput(str(i), "", "")) for i in range(20)], None)
+    outcomes = score_samples([(spec, RewardInput(str(i), "", "")) for i in range(20)], None, 3)
     assert [outcome.score for outcome in outcomes] == list(range(20))
     assert most == 3
 
@@ -264,3 +270,133 @@ def test_mistakes_are_found_before_the_run(options):
 
 def test_no_reward_at_all_may_be_right_as_rows_can_name_their_own():
     check_reward(settings())
+
+
+def eval_set(**fields) -> EvalSet:
+    return EvalSet(name="a", path="a.jsonl", **fields)
+
+
+def test_a_set_is_scored_by_its_function_else_by_the_rows_reward_else_by_its_default(custom):
+    table = rollout({"response": "4", "label": 4, "metadata": {"rm_type": "exact_number"}}, {"response": "4"})
+    chosen = score_evaluation(table, eval_set(default_rm_type="dummy"), RelaxConfig())
+    assert chosen["rm_type"].to_pylist() == ["exact_number", "dummy"]
+    path = custom("def reward(s):\n    return {'a': 1, 'b': 2}\n")
+    by_key = score_evaluation(table, eval_set(custom_rm_path=path, reward_key="b"), RelaxConfig())
+    assert by_key["reward"].to_pylist() == [2.0, 2.0]
+
+
+def test_an_empty_text_stands_for_no_function_and_no_key(custom):
+    table = rollout({"response": "4", "label": 4})
+    by_name = eval_set(custom_rm_path="", default_rm_type="exact_number")
+    assert score_evaluation(table, by_name, RelaxConfig())["reward"].to_pylist() == [1.0]
+    number = eval_set(custom_rm_path=custom("def reward(s):\n    return 3\n"), reward_key="")
+    assert score_evaluation(table, number, RelaxConfig())["reward"].to_pylist() == [3.0]
+
+
+def test_the_source_hash_of_an_evaluation_follows_the_function_of_each_set(custom):
+    def hashed(text):
+        other = EvalSet(name="b", path="b.jsonl", default_rm_type="gsm8k")
+        return evaluation_source_hash([other, eval_set(custom_rm_path=custom(text))], RelaxConfig())
+
+    one, two = (f"def reward(s):\n    return {number}\n" for number in (1, 2))
+    assert hashed(one) == hashed(one) != hashed(two)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"rm_type": "gsm8"},
+        {"default_rm_type": "gsm8"},
+        {"metadata_overrides": {"rm_type": "gsm8"}},
+        {"custom_rm_path": "no_such_module.f"},
+    ],
+)
+def test_mistakes_in_the_reward_of_a_set_are_found_before_the_run(fields):
+    config = RelaxConfig.model_validate(
+        {"reward": {"rm_type": "gsm8k"}, "eval": {"eval_datasets": [eval_set(**fields)]}}
+    )
+    with pytest.raises(UserError, match="Evaluation set a: "):
+        check_reward(config)
+
+
+def test_reward_max_concurrency_bounds_what_is_in_flight(custom, tmp_path):
+    path = custom(
+        "import asyncio\nrunning, most = 0, 0\nasync def reward(sample):\n    global running, most\n    running += 1\n"
+        "    most = max(most, running)\n    await asyncio.sleep(0.002)\n    running -= 1\n    return most\n"
+    )
+    table = rollout(*({"response": str(i)} for i in range(30)))
+    for limit in (1, 7):
+        scores = score_table(table, settings(custom_rm_path=path, reward_max_concurrency=limit))["reward"].to_pylist()
+        assert max(scores) == limit
+        path = path.replace("user_reward.py", "other_reward.py")
+        (tmp_path / "other_reward.py").write_text((tmp_path / "user_reward.py").read_text())
+
+
+def grouped(groups: list[str], statuses: list[str] | None = None) -> pa.Table:
+    """A sample for each entry, in the group of that name; its response is its place."""
+    rows = [{"response": str(i), "status": (statuses or ["completed"] * len(groups))[i]} for i in range(len(groups))]
+    table = rollout(*rows)
+    return table.set_column(1, table.schema.field("group_id"), pa.array(groups))
+
+
+@pytest.mark.parametrize("keyword", ["def", "async def"])
+def test_group_rm_gives_the_function_whole_groups_once_each(custom, keyword):
+    # Each sample's score is its rank in its group, and 10 times the size: samples of a group need not be neighbours.
+    path = custom(
+        f"{keyword} reward(samples):\n    order = sorted(int(s.response) for s in samples)\n"
+        "    return [order.index(int(s.response)) + 10 * len(samples) for s in samples]\n"
+    )
+    table = grouped(["a", "b", "a", "b", "a"])
+    rewards = score_table(table, settings(custom_rm_path=path, group_rm=True))
+    assert rewards["sample_id"].to_pylist() == table["sample_id"].to_pylist()
+    assert rewards["reward"].to_pylist() == [30, 20, 31, 21, 32]
+    evaluated = score_evaluation(table, eval_set(custom_rm_path=path), settings(group_rm=True))
+    assert evaluated["reward"].to_pylist() == [30, 20, 31, 21, 32]
+
+
+def test_samples_of_a_group_that_are_never_scored_are_not_given_to_its_function(custom):
+    path = custom("def reward(samples):\n    return [len(samples)] * len(samples)\n")
+    table = grouped(["a", "a", "a", "b"], ["completed", "aborted", "truncated", "failed"])
+    rewards = score_table(table, settings(custom_rm_path=path, group_rm=True))
+    assert rewards["reward"].to_pylist() == [2, None, 2, None]  # b: not called at all
+
+
+def test_the_call_of_a_group_counts_as_one(custom):
+    path = custom(
+        "import asyncio\nrunning, most = 0, 0\nasync def reward(samples):\n    global running, most\n"
+        "    running += 1\n    most = max(most, running)\n    await asyncio.sleep(0.002)\n    running -= 1\n"
+        "    return [most] * len(samples)\n"
+    )
+    table = grouped([f"g{i % 6}" for i in range(24)])
+    options = settings(custom_rm_path=path, group_rm=True, reward_max_concurrency=2)
+    assert max(score_table(table, options)["reward"].to_pylist()) == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("return [1.0]", "returned 1 results for the 2 samples of group a"),
+        ("return 1.0", "returned a float, not a list, for the 2 samples of group a"),
+        ("return {'a': 1, 'b': 2}", "returned a dict, not a list"),
+        ("return ['good', 1]", "returned 'good', a str, for sample 000000-0000-000"),
+        ("return 1 / 0", "failed on the 2 samples of group a: ZeroDivisionError"),
+    ],
+)
+def test_a_wrong_answer_for_a_group_names_function_and_group(custom, body, message):
+    path = custom(f"def reward(samples):\n    {body}\n")
+    with pytest.raises(UserError, match=message) as error:
+        score_table(grouped(["a", "a"]), settings(custom_rm_path=path, group_rm=True))
+    assert path in error.value.problem
+
+
+def test_built_in_rewards_score_each_sample_with_group_rm_too():
+    table = rollout({"response": "4", "label": 4}, {"response": "5", "label": 4})
+    assert score_table(table, settings(rm_type="exact_number", group_rm=True))["reward"].to_pylist() == [1.0, 0.0]
+
+
+def test_reward_functions_see_the_proxy_of_requests_to_the_outside(custom):
+    path = custom("import os\ndef reward(sample):\n    return float(os.environ.get('https_proxy') == 'http://p:1')\n")
+    config = RelaxConfig.model_validate({"reward": {"custom_rm_path": path}, "debug": {"http_proxy": "http://p:1"}})
+    assert score_table(rollout({"response": "r"}), config)["reward"].to_pylist() == [1.0]
+    config.debug.http_proxy = None
+    assert score_table(rollout({"response": "r"}), config)["reward"].to_pylist() == [0.0]

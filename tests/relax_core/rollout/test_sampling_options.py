@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import UserError
+from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections import RelaxConfig
 from relax_core.rollout.sampling import Sampling, response_budget, sample_seed
 
@@ -50,13 +51,26 @@ def test_every_call_gives_a_dict_of_its_own():
     assert sampling.params(1, 60)["max_new_tokens"] == 60
 
 
-def test_evaluation_takes_the_rollouts_options_where_its_own_are_not_set():
-    rollout = {"rollout_temperature": 0.7, "rollout_top_p": 0.9, "rollout_top_k": 20, "rollout_max_response_len": 64}
-    assert Sampling.for_evaluation(settings(rollout=rollout)) == Sampling.for_training(settings(rollout=rollout))
-    own = {"eval_temperature": 0.0, "eval_top_p": 1.0, "eval_top_k": -1, "eval_max_response_len": 8}
-    greedy = Sampling.for_evaluation(settings(rollout=rollout, eval=own))
-    assert (greedy.temperature, greedy.top_p, greedy.top_k, greedy.max_new_tokens) == (0.0, 1.0, -1, 8)
-    assert greedy.params(0, 8)["temperature"] == 0.0
+def eval_set(**fields) -> EvalSet:
+    return EvalSet(name="sums", path="sums.jsonl", **fields)
+
+
+def test_a_set_says_how_its_responses_are_sampled():
+    config = settings(rollout={"rollout_temperature": 0.7, "rollout_stop": ["x"], "rollout_skip_special_tokens": True})
+    chosen = {"temperature": 0.0, "top_p": 0.5, "top_k": 3, "stop": ["END"], "stop_token_ids": [9]}
+    sampling = Sampling.for_evaluation(eval_set(max_response_len=8, **chosen), config)
+    assert sampling.max_new_tokens == 8
+    params = sampling.params(0, 8)
+    assert {name: params[name] for name in chosen} == chosen
+    assert params["skip_special_tokens"] is True  # how tokens become text is the same for training and evaluation
+
+
+def test_the_fewest_tokens_never_exceed_the_room_and_are_for_evaluation_only():
+    sampling = Sampling.for_evaluation(eval_set(min_new_tokens=5), settings())
+    assert sampling.params(0, 8)["min_new_tokens"] == 5
+    assert sampling.params(0, 3)["min_new_tokens"] == 3
+    assert "min_new_tokens" not in Sampling.for_evaluation(eval_set(min_new_tokens=0), settings()).params(0, 8)
+    assert "min_new_tokens" not in Sampling.for_training(settings()).params(0, 8)
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0])
@@ -66,18 +80,12 @@ def test_training_needs_a_positive_temperature(temperature):
 
 
 @pytest.mark.parametrize(
-    ("options", "flag"),
-    [
-        ({"eval_temperature": -0.1}, "--eval-temperature"),
-        ({"eval_top_p": 0.0}, "--eval-top-p"),
-        ({"eval_top_p": 1.1}, "--eval-top-p"),
-        ({"eval_top_k": 0}, "--eval-top-k"),
-        ({"eval_max_response_len": 0}, "--eval-max-response-len"),
-    ],
+    "fields",
+    [{"temperature": -0.1}, {"top_p": 0.0}, {"top_p": 1.1}, {"top_k": 0}, {"max_response_len": 0}, {"stop": [""]}],
 )
-def test_options_out_of_range_name_themselves(options, flag):
-    with pytest.raises(UserError, match=flag):
-        Sampling.for_evaluation(settings(eval=options))
+def test_fields_of_a_set_out_of_range_name_themselves(fields):
+    with pytest.raises(UserError, match=f"{next(iter(fields))} of the evaluation set sums"):
+        Sampling.for_evaluation(eval_set(**fields), settings())
 
 
 @pytest.mark.parametrize("stop", [[""], ["x"] * 33])

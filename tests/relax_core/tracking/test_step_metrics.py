@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from data.errors import UserError
-from relax_core.tracking.metrics import aligned, step_metrics
+from relax_core.config import RelaxConfig, with_options
+from relax_core.tracking.metrics import aligned, step_metrics, training_metrics, turn_metrics
 
 
 def tables(rows: list[dict]) -> tuple[pa.Table, pa.Table]:
@@ -131,3 +132,73 @@ def test_zero_spread_groups_are_counted_by_reward():
         "zero_std/count_1.0": 2,
         "zero_std/count_0.0": 1,
     }
+
+
+def reported(rollout: pa.Table, reward: pa.Table, **options) -> dict[str, float]:
+    return training_metrics(rollout, reward, with_options(RelaxConfig(), options))
+
+
+def test_pass_at_k_of_training_is_reported_where_it_is_asked_for():
+    rollout, reward = tables([{"group": "a", "reward": 1}, {"group": "a", "reward": 0}])
+    plain = reported(rollout, reward)
+    assert not any(name.startswith("pass@") for name in plain)
+    assert reported(rollout, reward, log_passrate=True) == {**plain, "pass@1": 0.5, "pass@2": 1.0}
+
+
+def turns(masks: list[list[int]], metadata: list[str] | None = None) -> pa.Table:
+    return pa.table(
+        {
+            "loss_mask": pa.array(masks, pa.list_(pa.uint8())),
+            "metadata": pa.array(metadata or ["{}"] * len(masks), pa.string()),
+        }
+    )
+
+
+def test_turns_are_stretches_that_the_loss_mask_takes():
+    # Turns of 2 and 1 tokens; none; one of 1, which touches the next sample's; none; one of 2.
+    metrics = turn_metrics(turns([[1, 1, 0, 0, 1], [0], [1], [], [1, 1]]))
+    assert metrics == {
+        "num_turn/mean": 4 / 5,
+        "num_turn/max": 2,
+        "num_turn/min": 0,
+        "turn_len/mean": 6 / 4,
+        "turn_len/max": 2,
+        "turn_len/min": 1,
+        "response_len_without_observations/mean": 6 / 5,
+        "response_len_without_observations/max": 3,
+        "response_len_without_observations/min": 0,
+    }
+
+
+def test_metadata_may_say_how_many_turns_there_were():
+    assert turn_metrics(turns([[1], [1]], ['{"round_number": 5}', "{}"]))["num_turn/max"] == 5
+
+
+def test_turns_of_nothing():
+    assert turn_metrics(turns([])) == {}
+    assert turn_metrics(turns([[]]))["num_turn/max"] == 0
+
+
+def test_turns_are_reported_where_they_are_asked_for():
+    rollout, reward = tables([{"group": "a", "reward": 1}])
+    rollout = rollout.append_column("loss_mask", pa.array([[1]], pa.list_(pa.uint8())))
+    rollout = rollout.append_column("metadata", pa.array(["{}"]))
+    assert reported(rollout, reward, log_multi_turn=True)["num_turn/mean"] == 1
+    assert "num_turn/mean" not in reported(rollout, reward)
+
+
+def test_shares_of_a_reward_category(caplog):
+    kinds = ['{"kind": "format", "acc": 1.0}', '{"kind": "format", "acc": 0.0}', '{"kind": "wrong", "acc": 0.0}', None]
+    rows = [{"group": "a", "reward": 0.5, "components": components} for components in kinds]
+    metrics = reported(*tables(rows), log_reward_category="kind")
+    assert {name: value for name, value in metrics.items() if name.startswith("error_cat")} == {
+        "error_cat/format": 0.5,
+        "error_cat/wrong": 0.25,  # the fourth sample has no category
+    }
+    assert metrics["reward_component/acc"] == pytest.approx(1 / 3)
+    assert "reward_component/kind" not in metrics
+    assert reported(*tables(rows), log_reward_category="acc")["error_cat/0"] == 0.5
+    assert reported(*tables(rows), log_reward_category="score", reward_key="score")["error_cat/0.5"] == 1
+    assert not caplog.records
+    assert reported(*tables(rows), log_reward_category="other") == reported(*tables(rows))
+    assert "--log-reward-category other: no reward has this key" in caplog.text

@@ -70,10 +70,10 @@ def test_the_same_run_gives_the_same_bits(place: dict[str, str], alone: dict[str
 
 @pytest.mark.parametrize("optimizer", ["whole", "sharded"])
 def test_a_new_process_resumes_bit_by_bit(place: dict[str, str], alone: dict[str, Any], optimizer: str) -> None:
-    options = {"optimizer.use_distributed_optimizer": optimizer == "sharded"}
+    options = {"use_distributed_optimizer": optimizer == "sharded"}
     folder = f"{place['work']}/checkpoints-{optimizer}"
     resumed = run_ranks(
-        1, f"{CHECKS}:follow", {**place, "name": f"{optimizer}-resumed", "options": options, "load": [folder, 1]}
+        1, "trainers:follow", {**place, "name": f"{optimizer}-resumed", "options": options, "load": [folder, 1]}
     )[0]
     assert resumed["metrics"] == alone[optimizer][2:]
     assert worst_difference(place, f"{optimizer}-resumed", optimizer) == 0
@@ -81,10 +81,10 @@ def test_a_new_process_resumes_bit_by_bit(place: dict[str, str], alone: dict[str
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
-    "dp2": {"optimizer.use_distributed_optimizer": True, "batch.balance_data": True},
-    "tp2": {"parallel.tensor_model_parallel_size": 2},
-    "tp2-sp": {"parallel.tensor_model_parallel_size": 2, "parallel.sequence_parallel": True},
-    "pp2": {"parallel.pipeline_model_parallel_size": 2},
+    "dp2": {"use_distributed_optimizer": True, "balance_data": True},
+    "tp2": {"tensor_model_parallel_size": 2},
+    "tp2-sp": {"tensor_model_parallel_size": 2, "sequence_parallel": True},
+    "pp2": {"pipeline_model_parallel_size": 2},
 }
 
 
@@ -95,7 +95,7 @@ def test_two_processes_train_as_one_and_take_over_its_checkpoint(
     load = [f"{place['work']}/checkpoints-{'sharded' if layout == 'dp2' else 'whole'}", 1]
     saved = f"{place['work']}/checkpoints-{layout}"
     arguments = {**place, "name": layout, "options": LAYOUTS[layout], "load": load, "save": [saved, 2]}
-    ranks = run_ranks(2, f"{CHECKS}:fresh_and_loaded", arguments)
+    ranks = run_ranks(2, "trainers:fresh_and_loaded", arguments)
     assert ranks[0] == ranks[1]
     fresh, loaded = ranks[0]
     assert_close(fresh["metrics"], alone["metrics"], 1e-4)

@@ -1,5 +1,6 @@
 """Two ranks as Ray actors behind one call: driving, taking over, a rank that dies, other options."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ def config(tiny_model: Path) -> Iterator[RelaxConfig]:
     config.cluster.resource = {"actor": (1, 2), "rollout": (1, 1)}
     config.cluster.distributed_timeout_minutes = 1
     config.rollout.num_rollout = 4
+    config.training.train_env_vars = {"RELAX_TEST_TRAINER": "yes"}
     yield config
     for rank in range(2):
         kill(f"{NAME}-rank-{rank}")
@@ -50,6 +52,9 @@ def test_one_call_drives_all_ranks_through_their_lives(
     status = call(trainer, "status")
     assert (status["version"], status["world_size"], status["dirty"]) == (0, 2, False)
 
+    variable = trainer.__ray_call__.remote(lambda actor: os.environ["RELAX_TEST_TRAINER"])
+    assert ray.get(variable) == "yes"
+
     # Driving: one call, a repeated one, one that does not fit.
     first = call(trainer, "attach")
     trained = call(trainer, "train", first, 0, 1, refs[0], store.url, "w1")
@@ -60,6 +65,7 @@ def test_one_call_drives_all_ranks_through_their_lives(
         call(trainer, "train", first, 5, 6, refs[1], store.url, "w6")
     assert caught.value.actual == 1
     call(trainer, "save", first, str(tmp_path), 0)
+    assert call(trainer, "finish_save", first) == {}  # it was written at once
 
     # Another driver takes over; the former one is refused.
     again = start_trainer(config, NAME, timeout=120)

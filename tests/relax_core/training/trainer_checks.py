@@ -1,101 +1,27 @@
 """What the ranks of the trainer's tests run: see test_trainer.py. Not a test module itself."""
 
-import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from trainers import follow, make_config, make_trainer, same, weights
 from training_batches import batches, make_batch
 
 from data.errors import UserError
 from data.store import RunStore
-from relax_core.config.sections import RelaxConfig
-
-OPTIONS = {
-    "optimizer.lr": 1e-3,
-    "optimizer.adam_eps": 1e-6,  # Adam divides by |gradient| + eps: less of it, and rounding would decide signs
-    "optimizer.lr_warmup_iters": 1,
-    "optimizer.lr_decay_style": "linear",
-    "rollout.num_rollout": 4,
-    "rollout.rollout_temperature": 0.8,
-    "batch.num_steps_per_rollout": 2,
-    "batch.micro_batch_size": 2,
-    "algorithm.use_kl_loss": True,
-    "algorithm.kl_loss_coef": 0.1,
-    "algorithm.kl_loss_type": "k3",
-    "algorithm.entropy_coef": 0.01,
-    "algorithm.eps_clip_high": 0.28,
-}
-"""Everything at once: two optimiser steps a rollout step (so an old-policy pass), reference, entropy, schedule."""
-
-
-def make_config(model: str, options: dict[str, Any] | None = None) -> RelaxConfig:
-    config = RelaxConfig()
-    config.checkpoint.hf_checkpoint = model
-    for name, value in {**OPTIONS, **(options or {})}.items():
-        section, option = name.split(".")
-        setattr(getattr(config, section), option, value)
-    return config
-
-
-def make_trainer(config: RelaxConfig) -> Any:
-    from relax_core.training.trainer import Trainer
-
-    trainer = Trainer(config, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
-    trainer.join("env://")
-    trainer.initialise()
-    return trainer
-
-
-def follow(
-    model: str,
-    work: str,
-    name: str,
-    options: dict[str, Any],
-    stop: int = 3,
-    load: tuple[str, int] | None = None,
-    save: tuple[str, int] | None = None,
-) -> dict[str, Any]:
-    """Train from version 0 or a checkpoint up to ``stop``; weights go to ``<work>/<name>`` as a Hugging Face folder."""
-    store, refs = batches(work)
-    trainer = make_trainer(make_config(model, options))
-    if load is not None:
-        trainer.load(*load)
-    rows = []
-    for i in range(trainer.status()["version"], stop):
-        rows.append(trainer.train(i, i + 1, refs[i], store.url, f"w{i + 1}").metrics)
-        if save is not None and save[1] == i:
-            trainer.save(*save)
-    trainer.export_hf(str(Path(work, name)))
-    scores = trainer.log_probs(refs[0], store.url)
-    return {"metrics": rows, "scores": scores.values.tolist(), "status": trainer.status()}
-
-
-def fresh_and_loaded(
-    model: str, work: str, name: str, options: dict[str, Any], load: tuple[str, int], save: tuple[str, int]
-) -> list[dict[str, Any]]:
-    """The same steps from version 0, and the last of them from another layout's checkpoint; without process ids."""
-    results = [
-        follow(model, work, name, options),
-        follow(model, work, f"{name}-loaded", options, load=load, save=save),
-    ]
-    for result in results:
-        del result["status"]["pid"]
-    return results
 
 
 def one_process(model: str, work: str) -> dict[str, Any]:
     """Everything that one process can show; the fresh-process half of resuming is ``follow`` with ``load``."""
     result = follow(model, work, "plain", {}, save=(f"{work}/checkpoints", 1))
-    for kind in ({}, {"optimizer.use_distributed_optimizer": True}):
+    for kind in ({}, {"use_distributed_optimizer": True}):
         name = "sharded" if kind else "whole"
         result[name] = follow(model, work, name, kind, save=(f"{work}/checkpoints-{name}", 1))["metrics"]
-    result["packed"] = follow(
-        model, work, "packed", {"batch.use_dynamic_batch_size": True, "batch.max_tokens_per_gpu": 40}
-    )["metrics"]
-    result["single"] = follow(model, work, "single", {"batch.micro_batch_size": 1})["metrics"]
+    result["packed"] = follow(model, work, "packed", {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 40})[
+        "metrics"
+    ]
+    result["single"] = follow(model, work, "single", {"micro_batch_size": 1})["metrics"]
     result["reference"] = against_transformers(model, work)
     compare_and_swap(model, work)
     remote_checkpoint(model)
@@ -111,11 +37,11 @@ def against_transformers(model: str, work: str) -> dict[str, Any]:
     from transformers import AutoModelForCausalLM
 
     options: dict[str, Any] = {
-        "batch.num_steps_per_rollout": 1,
-        "algorithm.use_rollout_logprobs": True,
-        "algorithm.eps_clip_c": 3.0,
-        "optimizer.lr_warmup_iters": 0,
-        "optimizer.clip_grad": 0.5,
+        "num_steps_per_rollout": 1,
+        "use_rollout_logprobs": True,
+        "eps_clip_c": 3.0,
+        "lr_warmup_iters": 0,
+        "clip_grad": 0.5,
     }
     store, refs = batches(work)
     config = make_config(model, options)
@@ -242,7 +168,7 @@ def remote_checkpoint(model: str) -> None:
     assert trainer.status()["version"] == 1
     assert trainer.status()["weights_id"] == "w1"
 
-    config = make_config(model, {"checkpoint.no_save_optim": True})
+    config = make_config(model, {"no_save_optim": True})
     small = make_trainer(config)
     small.train(0, 1, refs[0], store.url, "w1")
     small.save("memory://run/weights", 0)
@@ -257,7 +183,7 @@ def remote_checkpoint(model: str) -> None:
 def degenerate_batches(model: str, work: str) -> None:
     """All-zero advantages, samples without a token to learn from, and a batch without any."""
     store = RunStore(work)
-    plain = {"algorithm.use_kl_loss": False, "algorithm.entropy_coef": 0.0, "batch.num_steps_per_rollout": 1}
+    plain = {"use_kl_loss": False, "entropy_coef": 0.0, "num_steps_per_rollout": 1}
     trainer = make_trainer(make_config(model, plain))
     zeros = make_batch(store, "zeros", advantages=lambda n: np.zeros(n.sum(), np.float32))
     metrics = trainer.train(0, 1, zeros, store.url).metrics
@@ -272,8 +198,7 @@ def degenerate_batches(model: str, work: str) -> None:
     # Samples without a signal go forward only; a coefficient of next to nothing sends them through both passes.
     half = make_batch(store, "half", advantages=half_zero)
     shorter, longer = (
-        make_trainer(make_config(model, {**plain, "algorithm.entropy_coef": coefficient}))
-        for coefficient in (0.0, 1e-30)
+        make_trainer(make_config(model, {**plain, "entropy_coef": coefficient})) for coefficient in (0.0, 1e-30)
     )
     left, right = (each.train(0, 1, half, store.url).metrics for each in (shorter, longer))
     assert left == pytest.approx(right, rel=1e-5)
@@ -289,7 +214,7 @@ def degenerate_batches(model: str, work: str) -> None:
     assert np.isfinite(list(trainer.train(1, 2, masked, store.url).metrics.values())).all()
     nothing = make_batch(store, "nothing", loss_mask=lambda n: np.zeros(n.sum(), np.uint8))
     for per_token in (False, True):
-        other = make_trainer(make_config(model, {**plain, "optimizer.calculate_per_token_loss": per_token}))
+        other = make_trainer(make_config(model, {**plain, "calculate_per_token_loss": per_token}))
         metrics = other.train(0, 1, nothing, store.url).metrics
         assert metrics["loss"] == 0.0
         assert np.isfinite(list(metrics.values())).all()
@@ -305,7 +230,7 @@ def schedules(model: str) -> None:
         "cosine": [0, 5e-4, *(1e-4 + 9e-4 * (1 + np.cos(np.pi * n / 6)) / 2 for n in range(3))],
     }
     for style, rates in expected.items():
-        options = {"optimizer.lr_decay_style": style, "optimizer.lr_warmup_iters": 2, "optimizer.min_lr": 1e-4}
+        options = {"lr_decay_style": style, "lr_warmup_iters": 2, "min_lr": 1e-4}
         parts = make_trainer(make_config(model, options))._parts
         seen = []
         for _ in rates:
@@ -313,7 +238,7 @@ def schedules(model: str) -> None:
             parts.schedule.step(1)
         np.testing.assert_allclose(seen, rates, atol=1e-12)
     with pytest.raises(UserError, match="lr-warmup-iters 8"):
-        make_trainer(make_config(model, {"optimizer.lr_warmup_iters": 8}))
+        make_trainer(make_config(model, {"lr_warmup_iters": 8}))
 
 
 def not_finite(model: str, work: str) -> None:
@@ -332,7 +257,7 @@ def not_finite(model: str, work: str) -> None:
 
     ones = {"loss_mask": lambda n: np.ones(n.sum(), np.uint8)}
     broken = make_batch(store, "broken", advantages=last_is(np.nan), **ones)
-    trainer = make_trainer(make_config(model, {"batch.num_steps_per_rollout": 1}))
+    trainer = make_trainer(make_config(model, {"num_steps_per_rollout": 1}))
     before = weights(trainer)
     with pytest.raises(NonFiniteUpdate, match="step 0"):
         trainer.train(0, 1, broken, store.url)
@@ -342,11 +267,3 @@ def not_finite(model: str, work: str) -> None:
     with pytest.raises(NonFiniteUpdate, match="optimiser step 1 of it"):
         twice.train(0, 1, broken, store.url)
     assert twice.status()["dirty"]
-
-
-def weights(trainer: Any) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
-
-
-def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -1,0 +1,173 @@
+"""Rules of training that overlaps with generation, and of how old the data may be.
+
+Guarantee: what needs a whole step, or the same devices, is refused where steps overlap; every role that a fully
+asynchronous run needs is asked for.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from relax_core.config.rules.base import Rule
+from relax_core.config.rules.estimators import REINFORCE
+from relax_core.config.rules.kinds import KL, has_kl, idle, is_rl
+from relax_core.config.values import Values
+
+_SYNCHRONOUS = ("rloo", "ppo", *REINFORCE)
+"""Estimators that need all samples of a step together, or none that is older than the weights."""
+
+
+def _missing_roles(values: Values) -> Iterator[dict[str, Any]]:
+    if not values.fully_async or not is_rl(values):
+        return
+    needed = {
+        "reference": (has_kl(values), "a KL to the reference"),
+        "actor_fwd": (not values.true_on_policy_mode, "the old policy's log-probs"),
+    }
+    for role, (wanted, why) in needed.items():
+        if wanted and values.devices(role) < 1:
+            yield {"value": None, "role": role, "why": why}
+
+
+def _split_groups(values: Values) -> list[dict[str, Any]]:
+    size, parts, group = values.global_batch_size, values.num_iters_per_train_update, values.n_samples_per_prompt
+    if not values.fully_async or not is_rl(values) or size is None or size % (parts * group) == 0:
+        return []
+    into = f"into {parts} parts of whole groups" if parts > 1 else "into whole groups"
+    other = ", or give another --num-iters-per-train-update" if parts > 1 else ""
+    return [{"into": into, "unit": parts * group, "other": other}]
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="one-update-is-on-policy",
+        option="fully_async",
+        reads=(
+            "fully_async",
+            "loss_type",
+            "true_on_policy_mode",
+            "rollout_batch_size",
+            "n_samples_per_prompt",
+            "global_batch_size",
+        ),
+        broken=lambda v: (
+            v.fully_async
+            and is_rl(v)
+            and not v.true_on_policy_mode
+            and v.samples > 0
+            and v.samples == v.global_batch_size
+        ),
+        message="turns --true-on-policy-mode on: one update takes all {samples} samples of a step.",
+        corrects=lambda v: {"true_on_policy_mode": True},
+    ),
+    Rule(
+        name="fetch-once-with-routing",
+        option="per_rank_fetch",
+        reads=("per_rank_fetch", "use_rollout_routing_replay", "loss_type"),
+        broken=lambda v: is_rl(v) and v.per_rank_fetch and v.use_rollout_routing_replay,
+        message="is off: the experts that --use-rollout-routing-replay records can only be broadcast.",
+        corrects=lambda v: {"per_rank_fetch": False},
+    ),
+    Rule(
+        name="async-has-its-own-devices",
+        option="fully_async",
+        reads=("fully_async", "colocate"),
+        broken=lambda v: v.fully_async and v.colocate,
+        message="cannot be used with --colocate: generation and training run at the same time.",
+        fix="Leave one out.",
+    ),
+    Rule(
+        name="async-estimators",
+        option="advantage_estimator",
+        reads=("advantage_estimator", "fully_async", "loss_type"),
+        broken=lambda v: v.fully_async and is_rl(v) and v.advantage_estimator in _SYNCHRONOUS,
+        message="cannot be used with --fully-async: it needs a whole step of samples by the current weights.",
+        fix="Use grpo, gspo, sapo or cispo, or leave --fully-async out.",
+    ),
+    Rule(
+        name="async-sees-no-whole-batch",
+        option="normalize_advantages",
+        reads=("normalize_advantages", "fully_async", "loss_type", "advantage_estimator"),
+        broken=lambda v: (
+            v.normalize_advantages and v.fully_async and is_rl(v) and v.advantage_estimator not in _SYNCHRONOUS
+        ),
+        message="cannot be used with --fully-async: advantages are computed before the whole batch is there.",
+        fix="Leave one out.",
+    ),
+    Rule(
+        name="async-teacher-is-a-server",
+        option="opd_type",
+        reads=("opd_type", "use_opd", "fully_async"),
+        broken=lambda v: v.fully_async and v.use_opd and v.opd_type == "megatron",
+        message="cannot be used with --fully-async: the trainer has no time of its own for a teacher.",
+        fix="Use --opd-type sglang.",
+    ),
+    Rule(
+        name="async-roles",
+        option="resource",
+        reads=("resource", "fully_async", "loss_type", "true_on_policy_mode", *KL),
+        each=_missing_roles,
+        message="gives no devices to the role {role}, which --fully-async needs for {why}.",
+        fix='Add "{role}":[1,1].',
+    ),
+    idle(
+        "slices-of-an-async-batch",
+        ("num_iters_per_train_update",),
+        ("fully_async",),
+        lambda v: not v.fully_async,
+        "has no effect without --fully-async.",
+    ),
+    Rule(
+        name="slices-have-whole-groups",
+        option="global_batch_size",
+        reads=(
+            "fully_async",
+            "loss_type",
+            "global_batch_size",
+            "num_iters_per_train_update",
+            "n_samples_per_prompt",
+        ),
+        each=_split_groups,
+        message="does not divide {into} of --n-samples-per-prompt {n_samples_per_prompt}, in which --fully-async hands"
+        " it on.",
+        fix="Make it a multiple of {unit}{other}.",
+    ),
+    Rule(
+        name="fetching-has-enough-sources",
+        option="num_data_storage_units",
+        reads=("num_data_storage_units", "per_rank_fetch", "tensor_model_parallel_size"),
+        broken=lambda v: v.per_rank_fetch and v.num_data_storage_units < v.tensor_model_parallel_size,
+        message="is fewer than the {tensor_model_parallel_size} tensor-parallel ranks that read at the same time with"
+        " --per-rank-fetch.",
+        fix="Make it {tensor_model_parallel_size} or more.",
+        severity="warning",
+    ),
+    # True on-policy
+    Rule(
+        name="on-policy-once-a-step",
+        option="true_on_policy_mode",
+        reads=("true_on_policy_mode", "loss_type", "num_steps_per_rollout"),
+        broken=lambda v: v.true_on_policy_mode and is_rl(v) and (v.num_steps_per_rollout or 1) > 1,
+        message="holds for the first of the {num_steps_per_rollout} updates of a step only: the others train on samples"
+        " of older weights.",
+        fix="Use --num-steps-per-rollout 1.",
+        severity="warning",
+    ),
+    Rule(
+        name="on-policy-data-is-fresh",
+        option="max_staleness",
+        reads=("max_staleness", "true_on_policy_mode", "loss_type"),
+        broken=lambda v: v.true_on_policy_mode and is_rl(v) and v.max_staleness > 0,
+        message="lets samples come from older weights, and --true-on-policy-mode corrects nothing.",
+        fix="Make it 0.",
+        severity="warning",
+    ),
+    Rule(
+        name="on-policy-takes-its-own-log-probs",
+        option="use_rollout_logprobs",
+        reads=("use_rollout_logprobs", "true_on_policy_mode"),
+        broken=lambda v: v.use_rollout_logprobs and v.true_on_policy_mode,
+        message="has no effect with --true-on-policy-mode: the old policy's log-probs are the policy's own.",
+        fix="Leave it out.",
+        severity="warning",
+    ),
+)

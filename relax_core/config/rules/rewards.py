@@ -1,0 +1,251 @@
+"""Rules of the reward, of the judge and of distillation.
+
+Guarantee: a reward that could score nothing, for want of its service, its judge or its key, is told before anything is
+generated.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from data.errors import UserError
+from relax_core.config.problems import nearest
+from relax_core.config.rules.base import Rule
+from relax_core.config.rules.genrm import RULES as GENRM
+from relax_core.config.rules.kinds import idle
+from relax_core.config.values import Values
+
+REWARDS = (
+    "deepscaler",
+    "dapo",
+    "math",
+    "f1",
+    "gpqa",
+    "ifbench",
+    "multiple_choice",
+    "openr1mm",
+    "geo3k",
+    "mopd",
+    "random",
+    "dummy",
+    "remote_rm",
+    "dapo-genrm",
+    "exact_number",
+    "gsm8k",
+    "gsm8k_flexible",
+)
+"""Names of built-in rewards; each may have `boxed_` before it."""
+
+ZERO = "zero"
+"""The fallback that scores 0."""
+
+OF_DICTS = ("dapo", "dapo-genrm", "dummy", "remote_rm", "mopd")
+"""Built-in rewards that return, or may return, a dict."""
+
+_OPD = ("opd_type", "opd_kl_coef", "opd_teacher_load", "opd_teacher_ckpt_step")
+
+
+def _plain(name: object) -> str:
+    return str(name or "").removeprefix("boxed_")
+
+
+def _unknown_fallback(values: Values) -> Iterator[dict[str, Any]]:
+    name = values.rm_type_fallback
+    if name is not None and name != ZERO and _plain(name) not in REWARDS:
+        yield {"hint": nearest(name, (ZERO, *REWARDS)) or f"Names: {', '.join((ZERO, *REWARDS))}."}
+
+
+def _named(values: Values, reward: str) -> Iterator[str]:
+    """The options that name this reward. Reads ``_NAMING``."""
+    if values.custom_rm_path is None:
+        yield from (name for name in ("rm_type", "rm_type_fallback") if _plain(values[name]) == reward)
+    sets = values.eval_datasets or ()
+    if any(_plain(one.added_metadata.get("rm_type")) == reward and not one.custom_rm_path for one in sets):
+        yield "eval_config" if values.eval_config else "eval_datasets"
+
+
+_NAMING = ("rm_type", "rm_type_fallback", "custom_rm_path", "eval_datasets", "eval_config")
+
+
+def _unknown_rewards(values: Values) -> Iterator[dict[str, Any]]:
+    """The names that no reward of this version has, where nothing stands in for it. Reads ``_NAMING``."""
+    from relax_core.rewards import registry  # here: rewards may need the configuration
+
+    if values.rm_type_fallback is not None:
+        return
+    named = [("rm_type", values.rm_type)] if values.custom_rm_path is None and values.rm_type else []
+    option = "eval_config" if values.eval_config else "eval_datasets"
+    for one in values.eval_datasets or ():
+        name = one.added_metadata.get("rm_type")
+        if name and not one.custom_rm_path:
+            named.append((option, str(name)))
+    for option, name in dict.fromkeys(named):
+        try:
+            registry.get(name)
+        except UserError as error:
+            yield {"option": option, "value": name, "hint": error.fix}
+
+
+def _without(values: Values, reward: str, needed: str) -> Iterator[dict[str, Any]]:
+    if values[needed] is None:
+        yield from ({"option": name, "value": reward} for name in _named(values, reward))
+
+
+def _is_web(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="fallback-is-known",
+        option="rm_type_fallback",
+        reads=("rm_type_fallback",),
+        each=_unknown_fallback,
+        message="is no reward.",
+        fix="{hint}",
+    ),
+    Rule(
+        name="reward-is-there",
+        option="rm_type",
+        reads=_NAMING,
+        each=_unknown_rewards,
+        message="is no reward of this version.",
+        fix="{hint}",
+    ),
+    Rule(
+        name="remote-reward-has-a-service",
+        option="rm_type",
+        reads=("rm_url", *_NAMING),
+        each=lambda v: _without(v, "remote_rm", "rm_url"),
+        message="needs --rm-url, the address of its service.",
+    ),
+    Rule(
+        name="service-is-on-the-web",
+        option="rm_url",
+        reads=("rm_url",),
+        broken=lambda v: v.rm_url is not None and not _is_web(v.rm_url),
+        message="is no address of a service.",
+        fix="Write http://host:port/path.",
+    ),
+    Rule(
+        name="judged-reward-has-a-judge",
+        option="rm_type",
+        reads=("genrm_model_path", *_NAMING),
+        each=lambda v: _without(v, "dapo-genrm", "genrm_model_path"),
+        message="needs --genrm-model-path, the model that judges.",
+    ),
+    Rule(
+        name="own-reward-wins",
+        option="rm_type",
+        reads=("rm_type", "custom_rm_path"),
+        broken=lambda v: v.rm_type is not None and v.custom_rm_path is not None,
+        message="is not used: --custom-rm-path scores every sample.",
+        fix="Leave one out.",
+        severity="warning",
+    ),
+    idle(
+        "own-reward-needs-no-routing",
+        ("rm_type_fallback", "rm_type_infer"),
+        ("custom_rm_path",),
+        lambda v: v.custom_rm_path is not None,
+        "has no effect: --custom-rm-path scores every sample.",
+        "Leave one out.",
+    ),
+    Rule(
+        name="score-of-dapo",
+        option="rm_type",
+        reads=("rm_type", "reward_key", "custom_rm_path"),
+        broken=lambda v: v.custom_rm_path is None and _plain(v.rm_type) == "dapo" and v.reward_key is None,
+        message="returns several values, and no --reward-key says which is the score.",
+        fix="Add --reward-key score.",
+        severity="warning",
+    ),
+    Rule(
+        name="categories-of-a-reward",
+        option="log_reward_category",
+        reads=("log_reward_category", "rm_type", "custom_rm_path"),
+        broken=lambda v: (
+            v.log_reward_category is not None
+            and v.custom_rm_path is None
+            and v.rm_type is not None
+            and _plain(v.rm_type) not in OF_DICTS
+        ),
+        message="finds nothing to count: the reward {rm_type} returns a number, not several values.",
+        severity="warning",
+    ),
+    Rule(
+        name="group-of-several",
+        option="group_rm",
+        reads=("group_rm", "n_samples_per_prompt"),
+        broken=lambda v: v.group_rm and v.n_samples_per_prompt == 1,
+        message="scores groups of one response.",
+        fix="Raise --n-samples-per-prompt, or leave this out.",
+        severity="warning",
+    ),
+    Rule(
+        name="own-scores-win",
+        option="disable_rewards_normalization",
+        reads=("disable_rewards_normalization", "custom_reward_post_process_path"),
+        broken=lambda v: v.disable_rewards_normalization and v.custom_reward_post_process_path is not None,
+        message="has no effect: --custom-reward-post-process-path makes the scores.",
+        fix="Leave one out.",
+        severity="warning",
+    ),
+    *GENRM,
+    # Distillation
+    Rule(
+        name="distillation-has-a-type",
+        option="use_opd",
+        reads=("use_opd", "opd_type"),
+        broken=lambda v: v.use_opd and v.opd_type is None,
+        message="needs --opd-type sglang or megatron: where the teacher's log-probs come from.",
+    ),
+    Rule(
+        name="teacher-in-the-trainer-is-loaded",
+        option="opd_type",
+        reads=("use_opd", "opd_type", "opd_teacher_load"),
+        broken=lambda v: v.use_opd and v.opd_type == "megatron" and v.opd_teacher_load is None,
+        message="needs --opd-teacher-load, the teacher's weights.",
+    ),
+    Rule(
+        name="teacher-on-a-server-is-not-loaded",
+        option="opd_teacher_load",
+        reads=("use_opd", "opd_type", "opd_teacher_load"),
+        broken=lambda v: v.use_opd and v.opd_type == "sglang" and v.opd_teacher_load is not None,
+        message="cannot be used with --opd-type sglang: the server at --rm-url has the teacher.",
+        fix="Leave it out.",
+    ),
+    Rule(
+        name="teacher-has-a-server",
+        option="opd_type",
+        reads=("use_opd", "opd_type", "rm_url"),
+        broken=lambda v: v.use_opd and v.opd_type == "sglang" and v.rm_url is None,
+        message="needs --rm-url, the address of the teacher's server.",
+    ),
+    Rule(
+        name="one-service-one-address",
+        option="rm_url",
+        reads=("rm_url", "use_opd", "opd_type", *_NAMING),
+        broken=lambda v: v.rm_url and v.use_opd and v.opd_type == "sglang" and list(_named(v, "remote_rm")),
+        message="cannot be both the service of --rm-type remote_rm and the teacher's server.",
+    ),
+    Rule(
+        name="distillation-has-a-weight",
+        option="opd_kl_coef",
+        reads=("use_opd", "opd_kl_coef"),
+        broken=lambda v: v.use_opd and v.opd_kl_coef == 0,
+        message="leaves the teacher without influence.",
+        severity="warning",
+    ),
+    idle(
+        "distillation-is-on",
+        _OPD,
+        ("use_opd",),
+        lambda v: not v.use_opd,
+        "has no effect without --use-opd.",
+    ),
+)

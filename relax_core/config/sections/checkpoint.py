@@ -1,0 +1,128 @@
+"""Options of checkpoints: the weights that a run starts from, and what it saves.
+
+Guarantee: which weights a run starts from is decided by options of this section alone.
+"""
+
+from relax_core.config.declare import Section, option
+from relax_core.config.ranges import COUNT, NOT_NEGATIVE
+
+_ORIGIN = "relax_core/training/origin.py"
+
+
+class CheckpointSection(Section):
+    """Checkpoints"""
+
+    title_zh = "检查点配置"
+
+    hf_checkpoint: str | None = option(
+        None,
+        stages="generate train evaluate",
+        effect="relax_core/training/trainer.py",
+        zh="Hugging Face 模型文件夹：tokenizer、模型结构、SGLang 启动时的权重；没有 --load 和 --ref-load 时，"
+        "也是训练器的初始权重。必填。",
+    )
+    """Hugging Face folder: tokenizer, model shape, the weights that SGLang starts with and, without --load and
+    --ref-load, the first ones of the trainer (required)."""
+
+    ref_load: str | None = option(
+        None,
+        stages="train",
+        effect=_ORIGIN,
+        zh="参考模型的权重：Hugging Face 文件夹，或 Megatron checkpoint 文件夹；没有 --load 时 actor 也从它开始。"
+        "默认：actor 起始时的权重。",
+    )
+    """Weights of the reference model: a Hugging Face folder, or a folder of Megatron checkpoints; without --load the
+    actor starts from it too. Default: the weights that the actor starts from."""
+
+    ref_ckpt_step: int | None = option(
+        None,
+        NOT_NEGATIVE,
+        stages="train",
+        effect=_ORIGIN,
+        zh="从 --ref-load 的哪一步读取参考权重，当它是 Megatron checkpoint 文件夹时。默认：最新一步。",
+    )
+    """Step whose weights --ref-load gives, where it is a folder of Megatron checkpoints. Default: its newest."""
+
+    load: str | None = option(
+        None,
+        stages="generate train evaluate",
+        effect=_ORIGIN,
+        zh="actor 的起点：Megatron checkpoint 文件夹或 Hugging Face 文件夹（只取权重）。默认：--ref-load，"
+        "再为 --hf-checkpoint。",
+    )
+    """Megatron checkpoint folder, or Hugging Face folder, that the actor starts from (weights only). Default:
+    --ref-load, else --hf-checkpoint."""
+
+    save: str | None = option(
+        None, effect="relax_core/run/session.py", zh="checkpoint 写到哪里。默认：`<运行目录>/checkpoints`。"
+    )
+    """Where checkpoints are written. Default: `<run>/checkpoints`."""
+
+    save_interval: int | None = option(
+        None,
+        COUNT,
+        effect="relax_core/run/session.py",
+        zh="相邻两个 checkpoint 之间的 step 数；最后一步总会保存，用 --num-epoch 时每个 epoch 的最后一步也保存。"
+        "默认：只保存最后一步。",
+    )
+    """Steps between two checkpoints; the last step is always saved, and with --num-epoch the last of each epoch.
+    Default: only the last."""
+
+    save_hf: str | None = option(
+        None,
+        effect="tasks/checkpoint.py",
+        zh="每次保存 checkpoint 时再按 Hugging Face 格式导出一份权重到此处；路径里可以写 `{rollout_id}`。"
+        "--rotate-ckpt 多保存的那些 step 不导出；导出的文件夹不会被自动删除。默认：不导出。",
+    )
+    """Also export the weights in Hugging Face format here when a checkpoint is saved; may contain `{rollout_id}`. The
+    further checkpoints of --rotate-ckpt are not exported, and no export is deleted. Default: no export."""
+
+    async_save: bool = option(
+        False,
+        effect="relax_core/training/trainer.py",
+        zh="在后台写 checkpoint，训练不等待；下一次保存会等上一次写完，运行结束时最后一个必已写完。多占一份主机内存。",
+    )
+    """Write checkpoints in the background while training goes on; the next one waits for the one before it, and the
+    last one is complete when the run ends. Takes host memory for a copy of what is written."""
+
+    no_save_optim: bool = option(
+        False,
+        effect="relax_core/training/trainer.py",
+        zh="checkpoint 里不含优化器状态：体积更小，但运行无法从它接着训练。",
+    )
+    """Leave the optimiser's state out: smaller, but a run cannot resume from such a checkpoint."""
+
+    rotate_ckpt: bool = option(
+        False,
+        effect="relax_core/run/retention.py",
+        zh="每步都保存，只留最新的和恰好落在 --save-interval 倍数上的；其余的在更新的一个写完、该步提交之后才删除。"
+        "需要 --save-interval 和 --async-save。",
+    )
+    """Save every step and keep only the newest checkpoint and those at multiples of --save-interval; another one is
+    deleted once a newer one is complete and its step is committed. Needs --save-interval and --async-save."""
+
+    max_actor_ckpt_to_keep: int | None = option(
+        None,
+        COUNT,
+        effect="relax_core/run/retention.py",
+        zh="actor 的 checkpoint 最多留几个，超出时删最旧的（--rotate-ckpt 时最新的不计在内）；不完整的和其他运行的"
+        "既不计入也不删除。默认：全部保留。",
+    )
+    """Checkpoints of the actor that are kept; older ones are deleted (with --rotate-ckpt the newest does not count).
+    Incomplete ones and those of other runs neither count nor are deleted. Default: all."""
+
+    checkpoint_engine_backend: str = option(
+        "nccl", unwired="warn", choices=("nccl", "gloo"), zh="角色之间传送权重所用的通信后端。"
+    )
+    """Transport that carries weights from role to role."""
+
+    critic_load: str | None = option(
+        None, unwired="warn", zh="critic 的起始 checkpoint。默认：--load。需要有 critic 的估计器（ppo）。"
+    )
+    """Checkpoint that the critic starts from. Default: --load. Needs an estimator with a critic (ppo)."""
+
+    critic_save: str | None = option(
+        None, unwired="warn", zh="critic 的 checkpoint 写到哪里。默认：不保存 critic。需要有 critic 的估计器（ppo）。"
+    )
+    """Where the critic's checkpoints are written. Default: the critic is not saved. Needs an estimator with a critic
+    (ppo)."""

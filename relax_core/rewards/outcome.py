@@ -1,0 +1,113 @@
+"""What a reward function returned, checked.
+
+Guarantee: 0, "no score" (None) and NaN stay three different things; anything that is not a number, None or a dict with
+the named key is an error that names function and sample.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from data.errors import UserError
+from relax_core.rewards.types import RewardInput, RewardSpec
+
+MAX_TEXT = 200
+"""Characters that are kept of a text beside a score."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result for one sample.
+
+    Attributes:
+        score: None is no score; NaN is what the function returned.
+        raw: the score for metrics: ``metadata["raw_reward"]`` where the function has put it, else the score.
+        components: the other numbers and texts of a dict; None for a number that is not finite.
+        error: why there is no score.
+    """
+
+    score: float | None = None
+    raw: float | None = None
+    components: dict[str, float | str | None] = field(default_factory=dict)
+    error: str | None = None
+
+
+def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: str | None) -> Outcome:
+    """The outcome of a sample for which a function returned ``value``.
+
+    Raises:
+        UserError: it is nothing that a reward may be; the text says what it is.
+    """
+    who = f"The reward {spec.name} returned"
+    components: dict[str, float | str | None] = {}
+    if isinstance(value, dict):
+        if reward_key is None:
+            raise UserError(
+                f"{who} a dict for sample {sample.sample_id}, with the keys {_names(value)}.",
+                "Name the key of the score with --reward-key.",
+            )
+        if reward_key not in value:
+            raise UserError(
+                f"{who} a dict without the --reward-key {reward_key!r} for sample {sample.sample_id}; "
+                f"its keys are {_names(value)}.",
+                "Change --reward-key, or return that key.",
+            )
+        components = {
+            str(key): entry[:MAX_TEXT] if isinstance(entry, str) else _finite(entry)
+            for key, entry in value.items()
+            if key != reward_key and (isinstance(entry, str) or _is_number(entry))
+        }
+        value = value[reward_key]
+    elif reward_key is not None and spec.custom and value is not None:
+        raise UserError(
+            f"{who} a {type(value).__name__} for sample {sample.sample_id}, "
+            f"but --reward-key {reward_key!r} expects a dict.",
+            "Return a dict with that key, or leave --reward-key out.",
+        )
+    if value is None:
+        return Outcome(components=components, error="the reward returned no score")
+    score = _score(spec, sample, value, "returned")
+    raw = sample.metadata.get("raw_reward")
+    return Outcome(score, score if raw is None else _score(spec, sample, raw, "set metadata.raw_reward to"), components)
+
+
+def _score(spec: RewardSpec, sample: RewardInput, value: Any, verb: str) -> float:
+    number = _number(value)
+    if number is None:
+        raise UserError(
+            f"The reward {spec.name} {verb} {str(value)[:80]!r}, a {type(value).__name__}, "
+            f"for sample {sample.sample_id}.",
+            "Expected a number, None (no score), or a dict with --reward-key.",
+        )
+    if abs(number) > float(np.finfo(np.float32).max):  # False for NaN
+        raise UserError(
+            f"The reward {spec.name} {verb} {value!s:.40} for sample {sample.sample_id}, which float32 cannot hold.",
+            "Return a finite number, or None where a sample cannot be scored.",
+        )
+    return number
+
+
+def _number(value: Any) -> float | None:
+    """A Python, NumPy or zero-dimensional tensor number as a float; None for anything else."""
+    if getattr(value, "shape", None) == () and hasattr(value, "item"):
+        value = value.item()
+    if not isinstance(value, (bool, int, float)):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond float64
+        return float("inf")
+
+
+def _is_number(value: Any) -> bool:
+    return _number(value) is not None
+
+
+def _finite(value: Any) -> float | None:
+    number = _number(value)
+    return number if number is not None and np.isfinite(number) else None
+
+
+def _names(value: dict[Any, Any]) -> str:
+    return ", ".join(map(repr, value)) or "none"

@@ -1,0 +1,133 @@
+"""A sample, as the user's own functions see it.
+
+Guarantee: tokens, loss mask and log-probs stay in line when a response grows through ``append`` and ``append_context``;
+a sample made from a table has that table's values, and changing it changes no table.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from relax_core.tracking.metrics import aligned
+
+
+class Status(StrEnum):
+    """How a response ended. Each equals its text, so that ``"completed"`` does as well."""
+
+    PENDING = "pending"
+    COMPLETED = "completed"
+    TRUNCATED = "truncated"
+    ABORTED = "aborted"
+    FAILED = "failed"
+
+
+STATUS_OF = {"stop": Status.COMPLETED, "length": Status.TRUNCATED, "abort": Status.ABORTED}
+"""SGLang's word for the end of a response -> status; any other is a failure."""
+
+
+class Response(Protocol):
+    """What an engine answers, as far as a sample takes it; R response tokens."""
+
+    @property
+    def output_ids(self) -> NDArray[np.int32]: ...  # [R]
+    @property
+    def log_probs(self) -> NDArray[np.float32]: ...  # [R]
+    @property
+    def finish_reason(self) -> dict[str, Any]: ...  # {"type": ...}
+
+
+@dataclass
+class Sample:
+    """One prompt and the response to it; P prompt tokens and R response tokens.
+
+    Attributes:
+        sample_id, group_id: name it in tables and messages.
+        index, group_index: number over the whole run, of the sample and of its group.
+        prompt: rendered text.
+        tokens: [P + R] prompt, then response.
+        label: the row's label as a Python value; None without one.
+        metadata: the row's metadata, a copy of this sample's own.
+        response: text of the response.
+        response_length: R.
+        loss_mask: [R] 1: trained on; None: every token is.
+        rollout_log_probs: [R] log-probs of the engine; of tokens that are not trained on, anything.
+        status: how it ended.
+        weight_versions: versions of the weights that made it, in order.
+        remove_sample: it counts in its group's statistics and is not trained on.
+        reward: its score; None: not scored.
+        raw_reward: the score that metrics report.
+    """
+
+    Status: ClassVar[type[Status]] = Status
+
+    sample_id: str
+    group_id: str
+    index: int
+    group_index: int
+    prompt: str
+    tokens: list[int]
+    label: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    response: str = ""
+    response_length: int = 0
+    loss_mask: list[int] | None = None
+    rollout_log_probs: list[float] | None = None
+    status: str = Status.PENDING
+    weight_versions: list[int] = field(default_factory=list)
+    remove_sample: bool = False
+    reward: float | None = None
+    raw_reward: float | None = None
+
+    @property
+    def prompt_length(self) -> int:
+        """P."""
+        return len(self.tokens) - self.response_length
+
+    def append(self, response: Response) -> None:
+        """Add what an engine generated: it is trained on, and says how the sample ends so far."""
+        log_probs = [float(value) for value in response.log_probs]
+        self._append([int(token) for token in response.output_ids], log_probs, trained=1)
+        self.status = STATUS_OF.get(str(response.finish_reason.get("type")), Status.FAILED)
+
+    def append_context(self, tokens: Sequence[int]) -> None:
+        """Add tokens that the model did not generate, e.g. the result of a tool: they are not trained on."""
+        self._append([int(token) for token in tokens], [0.0] * len(tokens), trained=0)
+
+    def _append(self, tokens: list[int], log_probs: list[float], trained: int) -> None:
+        before = self.response_length
+        mask = [1] * before if self.loss_mask is None else self.loss_mask
+        known = [0.0] * before if self.rollout_log_probs is None else self.rollout_log_probs
+        self.tokens = [*self.tokens, *tokens]
+        self.response_length = before + len(tokens)
+        self.loss_mask = [*mask, *[trained] * len(tokens)]
+        self.rollout_log_probs = [*known, *log_probs]
+
+
+def samples_of(rollout: pa.Table, reward: pa.Table) -> list[Sample]:
+    """The samples of a rollout and their scores.
+
+    Args:
+        rollout: N rows of schema ``ROLLOUT`` or ``EVAL``.
+        reward: rows of schema ``REWARD`` or ``EVAL`` for the same samples, in any order.
+
+    Returns:
+        N samples in the order of ``rollout``.
+
+    Raises:
+        UserError: ``reward`` lacks a sample of ``rollout``.
+    """
+    own = ("sample_id", "group_id", "index", "group_index", "prompt", "tokens", "response", "response_length")
+    more = ("loss_mask", "rollout_log_probs", "weight_versions", "remove_sample", "status", "label", "metadata")
+    rows = rollout.select([*own, *more]).to_pylist()
+    scores = aligned(reward, rollout).select(["reward", "raw_reward"]).to_pylist()
+    for row in rows:
+        row["label"] = None if row["label"] is None else json.loads(row["label"])
+        row["metadata"] = json.loads(row["metadata"])
+        row["status"] = Status(row["status"])
+    return [Sample(**row, **score) for row, score in zip(rows, scores, strict=True)]

@@ -1,0 +1,213 @@
+"""Debugging data: copies of a step's samples for other programs, and recorded samples in place of generated ones.
+
+Guarantee: files hold plain Python values only, in PyTorch's format, ``{"rollout_id", "samples"}`` as slime has them;
+a file that would run code when it is loaded is refused. Paths may be fsspec URLs. A file is whole or absent.
+"""
+
+import hashlib
+import io
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data.errors import UserError
+from data.files import FileStore
+from data.schema import ROLLOUT, conform
+from data.store import RunStore
+from relax_core.config.sections import RelaxConfig
+from relax_core.run.records import StageRecord
+from relax_core.run.samples import (
+    Sample,
+    batch_samples,
+    reward_table_of,
+    rollout_samples,
+    rollout_table_of,
+    subsample,
+)
+from relax_core.run.session import RunSession
+
+
+class _RolloutId(int):
+    """A rollout's number as it stands in a path: with a word before it for an evaluation."""
+
+    prefix = ""
+
+    def __format__(self, spec: str) -> str:
+        return self.prefix + format(int(self), spec)
+
+
+def place(template: str, step: int, prefix: str = "") -> str:
+    """A path with ``{rollout_id}`` and ``{rank}`` filled in; what is trained on is the same for all ranks: rank 0."""
+    number = _RolloutId(step)
+    number.prefix = prefix
+    return template.format(rollout_id=number, rank=0)
+
+
+def check_debug(config: RelaxConfig) -> None:
+    """Find what would fail, or do something else than what it says, after the start.
+
+    Raises:
+        UserError: the option, and why.
+    """
+    if config.debug.debug_rollout_only and config.checkpoint.load:
+        raise UserError(
+            f"--debug-rollout-only generates with the weights of --hf-checkpoint; --load {config.checkpoint.load} "
+            "needs a trainer.",
+            "Leave --load out, or give its model as --hf-checkpoint.",
+        )
+
+
+def check_recorded(run: RunSession) -> None:
+    """Make sure that a run on recorded samples has those of its next step and of its last one.
+
+    Raises:
+        UserError: the file that is missing.
+    """
+    if run.mode == "train":
+        for step in (run.next_step(), run.total_steps - 1):
+            _require(recorded_path(run.config, step))
+
+
+def save_debug_data(run: RunSession, step: int, rollout: StageRecord, rewards: StageRecord, batch: StageRecord) -> None:
+    """Write what --save-debug-rollout-data, --save-debug-train-data and --dump-details ask for, if they do.
+
+    Raises:
+        UserError: a place that cannot be written.
+    """
+    debug, read = run.config.debug, run.store.read_table
+    if debug.save_debug_rollout_data:
+        samples = rollout_samples(read(rollout.table), read(rewards.table))
+        write_samples(place(debug.save_debug_rollout_data, step), {"rollout_id": step, "samples": samples})
+    if debug.save_debug_train_data:
+        samples = batch_samples(read(batch.table))
+        write_samples(place(debug.save_debug_train_data, step), {"rollout_id": step, "rank": 0, "samples": samples})
+    if debug.dump_details:  # which has set the two paths
+        _save_tokenizer(run, debug.dump_details)
+
+
+def save_debug_evaluation(run: RunSession, step: int, tables: Mapping[str, pa.Table], prefix: str) -> None:
+    """Write the samples of an evaluation, by set, where those of rollouts go, if they do: ``<prefix><step>``."""
+    template = run.config.debug.save_debug_rollout_data
+    if template:
+        samples = [
+            {**sample, "eval_set": name} for name, table in tables.items() for sample in rollout_samples(table, table)
+        ]
+        write_samples(place(template, step, prefix), {"rollout_id": step, "samples": samples})
+
+
+def write_samples(path: str, content: Mapping[str, Any]) -> None:
+    """Write a file that ``torch.load`` reads."""
+    import torch  # here: few runs need it
+
+    buffer = io.BytesIO()
+    torch.save(dict(content), buffer)
+    store, name = _split(path)
+    store.write_bytes(name, buffer.getbuffer())
+
+
+def _save_tokenizer(run: RunSession, folder: str) -> None:
+    store = FileStore(folder)
+    if store.exists("tokenizer"):
+        return
+    with tempfile.TemporaryDirectory() as temporary:
+        run.tokenizer.save_pretrained(temporary)
+        for file in sorted(Path(temporary).iterdir()):
+            store.write_bytes(f"tokenizer/{file.name}", file.read_bytes())
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The recorded rollout of a step.
+
+    Attributes:
+        rollout: schema ``ROLLOUT``.
+        reward: schema ``REWARD``; None when the file holds no scores.
+    """
+
+    rollout: pa.Table
+    reward: pa.Table | None
+
+
+def recorded_path(config: RelaxConfig, step: int) -> str:
+    """Where the recorded rollout of a step is."""
+    return place(str(config.debug.load_debug_rollout_data), step)
+
+
+def recorded_hash(config: RelaxConfig, step: int) -> str:
+    """SHA-256 of the file of a step.
+
+    Raises:
+        UserError: it is missing.
+    """
+    return hashlib.sha256(_read(recorded_path(config, step))).hexdigest()
+
+
+def read_recorded(config: RelaxConfig, step: int) -> Recorded:
+    """The recorded rollout of a step: samples that were saved with ``torch.save``, or a ``rollout.parquet``.
+
+    Raises:
+        UserError: the file is missing or damaged, or holds something else.
+    """
+    path, share = recorded_path(config, step), config.debug.load_debug_rollout_data_subsample
+    content, group_size = _read(path), config.rollout.n_samples_per_prompt
+    if path.endswith(".parquet"):
+        store, name = _split(path)
+        table = conform(store.read_table(name), ROLLOUT)
+        if share is not None:
+            kept = subsample(table.select(["sample_id", "group_id"]).to_pylist(), share, group_size)
+            chosen = pa.array([sample["sample_id"] for sample in kept], pa.string())
+            table = table.take(pc.index_in(chosen, value_set=table["sample_id"].combine_chunks()))
+        return Recorded(table, None)
+    samples = _samples(content, path)
+    if share is not None:
+        samples = subsample(samples, share, group_size)
+    rollout = rollout_table_of(samples, step, group_size)
+    return Recorded(rollout, reward_table_of(samples, rollout, config.reward.reward_key))
+
+
+def _samples(content: bytes, path: str) -> Sequence[Sample]:
+    import torch  # here: few runs need it
+
+    try:
+        loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # what is no such file fails in many ways
+        raise UserError(
+            f"--load-debug-rollout-data: {path} is no file of plain values that torch.save wrote.",
+            "Give one that --save-debug-rollout-data wrote, or a rollout.parquet.",
+            f"{type(error).__name__}: {error}".splitlines()[0],
+        ) from error
+    samples = loaded.get("samples") if isinstance(loaded, dict) else None
+    if not isinstance(samples, list) or not samples or not all(isinstance(sample, dict) for sample in samples):
+        raise UserError(
+            f"--load-debug-rollout-data: {path} holds no list of samples under 'samples'.",
+            "Give a file that --save-debug-rollout-data wrote.",
+        )
+    return [dict(_values(sample)) for sample in samples]
+
+
+def _values(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Tensors as lists."""
+    for name, value in sample.items():
+        yield str(name), value.tolist() if hasattr(value, "tolist") else value
+
+
+def _require(path: str) -> None:
+    store, name = _split(path)
+    if not store.exists(name):
+        raise UserError(f"--load-debug-rollout-data: {path} is missing.", "Correct the path, or --num-rollout.")
+
+
+def _read(path: str) -> bytes:
+    _require(path)
+    store, name = _split(path)
+    return store.read_bytes(name)
+
+
+def _split(path: str) -> tuple[RunStore, str]:
+    folder, _, name = path.rpartition("/")
+    return RunStore(folder or ("/" if path.startswith("/") else ".")), name

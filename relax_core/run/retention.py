@@ -1,0 +1,78 @@
+"""Which checkpoints of a run are kept.
+
+Guarantee: only folders named ``iter_NNNNNNN`` are deleted, and only those of finished steps of this very run, after a
+newer checkpoint of it is complete and its step is committed; the newest one that the run can go on from stays, and so
+does one that is still being written. A deletion that a kill interrupts leaves an incomplete checkpoint, which nothing
+reads and the next deletion removes.
+"""
+
+from collections.abc import Sequence
+
+from data.files import FileStore
+from data.store import RunStore
+from relax_core.config.sections.checkpoint import CheckpointSection
+from relax_core.training.checkpoint_index import MARKER, complete_markers, folder_name, iterations
+
+
+def to_keep(found: Sequence[int], options: CheckpointSection) -> list[int]:
+    """The checkpoints to keep of complete ones.
+
+    With --rotate-ckpt: the newest, and of the others those at multiples of --save-interval, the newest
+    --max-actor-ckpt-to-keep of them. Without: the newest --max-actor-ckpt-to-keep. No number keeps all of these.
+
+    Args:
+        found: their iterations, newest first.
+    """
+    most = options.max_actor_ckpt_to_keep
+    if not options.rotate_ckpt:
+        return list(found[:most])
+    landmarks = [iteration for iteration in found[1:] if (iteration + 1) % (options.save_interval or 1) == 0]
+    return [*found[:1], *landmarks[:most]]
+
+
+def prune(store: RunStore, checkpoints: str, options: CheckpointSection) -> list[int]:
+    """Delete what need not be kept. Call it when a step is committed.
+
+    Args:
+        store: of the run.
+        checkpoints: URL of its checkpoints.
+
+    Returns:
+        The iterations that were deleted.
+
+    Raises:
+        UserError: the storage does not let them be deleted.
+    """
+    if not options.rotate_ckpt and options.max_actor_ckpt_to_keep is None:
+        return []
+    files = FileStore(checkpoints)
+    own = {
+        iteration: bool(marker.get("optimizer", True))
+        for iteration, marker in complete_markers(files, warn=False)
+        if _weights_id(store, iteration) == marker.get("weights_id")
+    }
+    if not own:
+        return []
+    newest = max(own)
+    keep = set(to_keep(list(own), options))
+    keep |= set([iteration for iteration, resumable in own.items() if resumable][:1])
+    doomed = [iteration for iteration in own if iteration not in keep]
+    doomed += [i for i in iterations(files) if i < newest and i not in own and _is_remainder(store, files, i)]
+    for iteration in sorted(doomed):
+        # the marker first: what is left of the checkpoint counts for nothing from then on
+        files.delete(f"{folder_name(iteration)}/{MARKER}")
+        files.delete(folder_name(iteration))
+    return sorted(doomed)
+
+
+def _weights_id(store: RunStore, iteration: int) -> str | None:
+    """Identity of the weights that a finished step of this run made."""
+    manifest = store.read_manifest(iteration)
+    return None if manifest is None else str(manifest["weights"]["id"])
+
+
+def _is_remainder(store: RunStore, files: FileStore, iteration: int) -> bool:
+    """Whether this run has saved or begun a checkpoint that has no marker: its deletion, or its writing, was killed."""
+    manifest = store.read_manifest(iteration)
+    saved = manifest is not None and manifest.get("checkpoint") is not None
+    return saved and not files.exists(f"{folder_name(iteration)}/{MARKER}")

@@ -1,0 +1,167 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rule_cases import Case, check_case, check_names, problems_of
+
+from relax_core.config.rules.asynchronous import RULES
+
+ALL = dict.fromkeys(("actor", "rollout", "advantages", "reference", "actor_fwd"), (1, 1))
+# two updates a step, so that nothing is on-policy
+ASYNC: dict[str, Any] = {"fully_async": True, "resource": ALL, "global_batch_size": 16}
+KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
+
+
+def without(role: str) -> dict[str, Any]:
+    return {**ASYNC, "resource": {name: devices for name, devices in ALL.items() if name != role}}
+
+
+CASES: list[tuple[str, Case]] = [
+    (
+        "one-update-is-on-policy",
+        Case(
+            {**ASYNC, "global_batch_size": 32},
+            "--fully-async: turns --true-on-policy-mode on: one update takes all 32 samples of a step.",
+            ASYNC,
+            {"true_on_policy_mode": True},
+        ),
+    ),
+    (
+        "fetch-once-with-routing",
+        Case(
+            {"per_rank_fetch": True, "use_rollout_routing_replay": True},
+            "--per-rank-fetch: is off: the experts that --use-rollout-routing-replay records",
+            {"per_rank_fetch": True},
+            {"per_rank_fetch": False},
+        ),
+    ),
+    (
+        "fetch-once-with-routing",
+        Case(
+            {"per_rank_fetch": True, "use_rollout_routing_replay": True},
+            "--per-rank-fetch: is off",
+            # supervised training has no routing to replay
+            {"per_rank_fetch": True, "use_rollout_routing_replay": True, "loss_type": "sft"},
+            {"per_rank_fetch": False},
+        ),
+    ),
+    (
+        "async-has-its-own-devices",
+        Case({**ASYNC, "colocate": True}, "--fully-async: cannot be used with --colocate", {"colocate": True}),
+    ),
+    (
+        "async-estimators",
+        Case(
+            {**ASYNC, "advantage_estimator": "ppo"},
+            "--advantage-estimator ppo: cannot be used with --fully-async",
+            {**ASYNC, "advantage_estimator": "gspo"},
+        ),
+    ),
+    (
+        "async-sees-no-whole-batch",
+        Case(
+            {**ASYNC, "normalize_advantages": True},
+            "--normalize-advantages: cannot be used with --fully-async",
+            {"normalize_advantages": True},
+        ),
+    ),
+    (
+        "async-teacher-is-a-server",
+        Case(
+            {**ASYNC, "use_opd": True, "opd_type": "megatron"},
+            "--opd-type megatron: cannot be used with --fully-async",
+            {**ASYNC, "use_opd": True, "opd_type": "sglang"},
+        ),
+    ),
+    (
+        "async-roles",
+        Case(
+            {**without("reference"), **KL},
+            "--resource: gives no devices to the role reference, which --fully-async needs for a KL to the reference."
+            ' Add "reference":[1,1].',
+            without("reference"),
+        ),
+    ),
+    (
+        "async-roles",
+        Case(
+            without("actor_fwd"),
+            "--resource: gives no devices to the role actor_fwd, which --fully-async needs for the old policy's",
+            {**without("actor_fwd"), "global_batch_size": 32},  # on-policy by itself
+        ),
+    ),
+    (
+        "slices-of-an-async-batch",
+        Case(
+            {"num_iters_per_train_update": 2},
+            "--num-iters-per-train-update 2: has no effect without --fully-async.",
+            {**ASYNC, "num_iters_per_train_update": 2},
+        ),
+    ),
+    (
+        "slices-have-whole-groups",
+        Case(  # 16 samples are 4 groups of 4
+            {**ASYNC, "num_iters_per_train_update": 3},
+            "--global-batch-size 16: does not divide into 3 parts of whole groups of --n-samples-per-prompt 4, in which"
+            " --fully-async hands it on. Make it a multiple of 12, or give another --num-iters-per-train-update.",
+            {**ASYNC, "num_iters_per_train_update": 4},
+        ),
+    ),
+    (
+        "slices-have-whole-groups",
+        Case(
+            {**ASYNC, "global_batch_size": 2},
+            "--global-batch-size 2: does not divide into whole groups of --n-samples-per-prompt 4",
+            {"global_batch_size": 2, "num_iters_per_train_update": 3},
+        ),
+    ),
+    (
+        "fetching-has-enough-sources",
+        Case(
+            {"per_rank_fetch": True, "tensor_model_parallel_size": 2},
+            "--num-data-storage-units 1: is fewer than the 2 tensor-parallel ranks that read at the same time with"
+            " --per-rank-fetch. Make it 2 or more.",
+            {"per_rank_fetch": True, "tensor_model_parallel_size": 2, "num_data_storage_units": 2},
+        ),
+    ),
+    (
+        "on-policy-once-a-step",
+        Case(
+            {"true_on_policy_mode": True, "num_steps_per_rollout": 4},
+            "--true-on-policy-mode: holds for the first of the 4 updates of a step only",
+            {"true_on_policy_mode": True},
+        ),
+    ),
+    (
+        "on-policy-data-is-fresh",
+        Case(
+            {"true_on_policy_mode": True, "max_staleness": 1},
+            "--max-staleness 1: lets samples come from older weights",
+            {"max_staleness": 1},
+        ),
+    ),
+    (
+        "on-policy-takes-its-own-log-probs",
+        Case(
+            {"true_on_policy_mode": True, "use_rollout_logprobs": True},
+            "--use-rollout-logprobs: has no effect with --true-on-policy-mode",
+            {"use_rollout_logprobs": True},
+        ),
+    ),
+]
+
+
+def test_every_rule_has_a_case() -> None:
+    check_names(RULES, CASES)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_a_rule_tells_what_breaks_it_and_nothing_else(tmp_path: Path, name: str, case: Case) -> None:
+    check_case(tmp_path, RULES, name, case)
+
+
+def test_the_estimators_that_standardise_are_told_once_that_they_cannot_be_asynchronous(tmp_path: Path) -> None:
+    options = {**ASYNC, "advantage_estimator": "reinforce_plus_plus", "normalize_advantages": True, "kl_coef": 0.1}
+    told = [problem for rule in RULES for problem in problems_of(tmp_path, rule, options)]
+    assert len(told) == 1
+    assert told[0].startswith("--advantage-estimator reinforce_plus_plus: cannot be used with --fully-async")

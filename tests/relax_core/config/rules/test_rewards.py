@@ -1,0 +1,189 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rule_cases import Case, check_case, check_names
+
+from relax_core.config.eval_sets import EvalSet
+from relax_core.config.rules.genrm import RULES as GENRM
+from relax_core.config.rules.rewards import REWARDS, RULES
+from relax_core.rewards.registry import builtin_rewards
+
+OWN = [rule for rule in RULES if rule not in GENRM]
+SERVER: dict[str, Any] = {"rm_url": "http://teacher:8000/generate"}
+OPD: dict[str, Any] = {"use_opd": True, "opd_type": "sglang", **SERVER}
+REMOTE = [EvalSet(name="a", path="memory://set/a.jsonl", rm_type="remote_rm")]
+
+CASES: list[tuple[str, Case]] = [
+    (
+        "fallback-is-known",
+        Case(
+            {"rm_type_fallback": "gpqaa"},
+            "--rm-type-fallback gpqaa: is no reward. Did you mean gpqa?",
+            {"rm_type_fallback": "boxed_math"},
+        ),
+    ),
+    (
+        "fallback-is-known",
+        Case({"rm_type_fallback": "none"}, "--rm-type-fallback none: is no reward. ", {"rm_type_fallback": "zero"}),
+    ),
+    (
+        "reward-is-there",
+        Case(
+            {"rm_type": "gsm8"},
+            "--rm-type gsm8: is no reward of this version. Did you mean ",
+            {"rm_type": "gsm8", "rm_type_fallback": "zero"},
+        ),
+    ),
+    (
+        "reward-is-there",
+        Case(
+            {"rm_type": "?"},
+            "--rm-type ?: is no reward of this version. Choose one of ",
+            {"rm_type": "?", "custom_rm_path": "a.b"},
+        ),
+    ),
+    (
+        "reward-is-there",
+        Case(
+            {"eval_datasets": [EvalSet(name="a", path="memory://set/a.jsonl", rm_type="gsm")]},
+            "--eval-datasets gsm: is no reward of this version. ",
+            {"eval_datasets": [EvalSet(name="a", path="memory://set/a.jsonl", rm_type="gsm8k")]},
+        ),
+    ),
+    (
+        "remote-reward-has-a-service",
+        Case(
+            {"rm_type": "remote_rm"},
+            "--rm-type remote_rm: needs --rm-url, the address of its service.",
+            {"rm_type": "remote_rm", **SERVER},
+        ),
+    ),
+    (
+        "remote-reward-has-a-service",
+        Case(
+            {"eval_datasets": REMOTE},
+            "--eval-datasets remote_rm: needs --rm-url",
+            {"rm_type": "remote_rm", "custom_rm_path": "a.b"},
+        ),
+    ),
+    (
+        "service-is-on-the-web",
+        Case(
+            {"rm_url": "localhost:8000"},
+            "--rm-url localhost:8000: is no address of a service. Write http://host:port/path.",
+            {"rm_url": "https://[::1]:8000"},
+        ),
+    ),
+    ("service-is-on-the-web", Case({"rm_url": "http://["}, "--rm-url http://[: is no address of a service.", SERVER)),
+    (
+        "judged-reward-has-a-judge",
+        Case(
+            {"rm_type": "dapo-genrm", "reward_key": "score"},
+            "--rm-type dapo-genrm: needs --genrm-model-path, the model that judges.",
+            {"rm_type": "dapo-genrm", "genrm_model_path": "judge"},
+        ),
+    ),
+    (
+        "own-reward-wins",
+        Case(
+            {"custom_rm_path": "a.b"},
+            "--rm-type exact_number: is not used: --custom-rm-path scores every sample. Leave one out.",
+            {"custom_rm_path": "a.b", "rm_type": None},
+        ),
+    ),
+    (
+        "own-reward-needs-no-routing",
+        Case(
+            {"custom_rm_path": "a.b", "rm_type_infer": True},
+            "--rm-type-infer: has no effect: --custom-rm-path scores every sample.",
+            {"rm_type_infer": True},
+        ),
+    ),
+    (
+        "score-of-dapo",
+        Case(
+            {"rm_type": "dapo"},
+            "--rm-type dapo: returns several values, and no --reward-key says which is the score.",
+            {"rm_type": "dapo", "reward_key": "score"},
+        ),
+    ),
+    (
+        "categories-of-a-reward",
+        Case(
+            {"log_reward_category": "error", "rm_type": "math"},
+            "--log-reward-category error: finds nothing to count: the reward math returns a number",
+            {"log_reward_category": "error", "custom_rm_path": "a.b"},
+        ),
+    ),
+    (
+        "group-of-several",
+        Case(
+            {"group_rm": True, "n_samples_per_prompt": 1},
+            "--group-rm: scores groups of one response.",
+            {"group_rm": True},
+        ),
+    ),
+    (
+        "own-scores-win",
+        Case(
+            {"disable_rewards_normalization": True, "custom_reward_post_process_path": "a.b"},
+            "--disable-rewards-normalization: has no effect: --custom-reward-post-process-path makes the scores.",
+            {"custom_reward_post_process_path": "a.b"},
+        ),
+    ),
+    ("distillation-has-a-type", Case({"use_opd": True}, "--use-opd: needs --opd-type sglang or megatron", OPD)),
+    (
+        "teacher-in-the-trainer-is-loaded",
+        Case(
+            {"use_opd": True, "opd_type": "megatron"},
+            "--opd-type megatron: needs --opd-teacher-load, the teacher's weights.",
+            {"use_opd": True, "opd_type": "megatron", "opd_teacher_load": "teacher"},
+        ),
+    ),
+    (
+        "teacher-on-a-server-is-not-loaded",
+        Case(
+            {**OPD, "opd_teacher_load": "teacher"},
+            "--opd-teacher-load teacher: cannot be used with --opd-type sglang",
+            OPD,
+        ),
+    ),
+    (
+        "teacher-has-a-server",
+        Case(
+            {"use_opd": True, "opd_type": "sglang"},
+            "--opd-type sglang: needs --rm-url, the address of the teacher's server.",
+            OPD,
+        ),
+    ),
+    (
+        "one-service-one-address",
+        Case({**OPD, "rm_type": "remote_rm"}, "--rm-url http://teacher:8000/generate: cannot be both the service", OPD),
+    ),
+    (
+        "distillation-has-a-weight",
+        Case({**OPD, "opd_kl_coef": 0.0}, "--opd-kl-coef 0.0: leaves the teacher without influence.", OPD),
+    ),
+    (
+        "distillation-is-on",
+        Case(
+            {"opd_kl_coef": 0.5},
+            "--opd-kl-coef 0.5: has no effect without --use-opd. Add it, or leave this out.",
+            {**OPD, "opd_kl_coef": 0.5},
+        ),
+    ),
+]
+
+
+def test_every_rule_has_a_case() -> None:
+    check_names(OWN, CASES)
+
+
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_a_rule_tells_what_breaks_it_and_nothing_else(tmp_path: Path, name: str, case: Case) -> None:
+    check_case(tmp_path, RULES, name, case)
+
+
+def test_every_reward_that_there_is_can_be_the_fallback() -> None:
+    assert set(builtin_rewards()) <= set(REWARDS)

@@ -1,0 +1,208 @@
+"""Debugging data as files: where they go, what they hold, and what is refused."""
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import torch
+
+from data.errors import UserError
+from data.schema import BATCH, table
+from data.store import RunStore
+from relax_core.config import RelaxConfig, with_options
+from relax_core.run import debug_data
+from relax_core.run.debug_data import (
+    check_debug,
+    check_recorded,
+    place,
+    read_recorded,
+    recorded_hash,
+    save_debug_data,
+    save_debug_evaluation,
+    write_samples,
+)
+from relax_core.run.records import StageRecord
+
+SAMPLE: dict[str, Any] = {
+    "group_index": 0,
+    "index": 0,
+    "prompt": "What?",
+    "tokens": [1, 2, 3],
+    "response": "5",
+    "response_length": 1,
+    "reward": 1.0,
+    "rollout_log_probs": [-0.5],
+    "status": "completed",
+}
+
+
+def config(**options: Any) -> RelaxConfig:
+    return with_options(RelaxConfig(), options)
+
+
+def test_places() -> None:
+    assert place("a/{rollout_id}.pt", 7) == "a/7.pt"
+    assert place("a/{rollout_id:04d}_{rank}.pt", 7) == "a/0007_0.pt"
+    assert place("a/{rollout_id:04d}.pt", 7, "eval_") == "a/eval_0007.pt"
+    assert place("a/{{x}}.pt", 7) == "a/{x}.pt"
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Any:
+    """What ``save_debug_data`` needs of a run, with the tables of one step."""
+    store = RunStore(str(tmp_path / "run"))
+    path = tmp_path / "recorded.pt"
+    write_samples(str(path), {"samples": [SAMPLE]})
+    recorded = read_recorded(config(load_debug_rollout_data=str(path)), 4)
+    columns = {name: recorded.rollout[name] for name in BATCH.names if name in recorded.rollout.column_names}
+    batch = table(BATCH, {**columns, "advantages": [[0.5]], "returns": [[0.5]], "reward": [1.0]})
+    tables = {"rollout": recorded.rollout, "reward": recorded.reward, "batch": batch}
+    records = [
+        StageRecord(name, "key", {name: store.write_table(f"{name}.parquet", content)})
+        for name, content in tables.items()
+    ]
+    tokenizer = SimpleNamespace(save_pretrained=lambda folder: (Path(folder) / "vocab.json").write_text("{}"))
+    return SimpleNamespace(store=store, config=RelaxConfig(), tokenizer=tokenizer, records=records, tables=tables)
+
+
+@pytest.mark.parametrize("folder", ["{tmp}/dumps", "memory://debug-data"])
+def test_the_samples_of_a_step(folder: str, run: Any, tmp_path: Path) -> None:
+    import fsspec
+
+    folder = folder.format(tmp=tmp_path)
+    paths = {
+        "save_debug_rollout_data": f"{folder}/r{{rollout_id}}.pt",
+        "save_debug_train_data": f"{folder}/t{{rollout_id}}-{{rank}}.pt",
+    }
+    run.config = config(**paths)
+    save_debug_data(run, 4, *run.records)
+    with fsspec.open(f"{folder}/r4.pt") as file:
+        written = torch.load(file, weights_only=True)
+    assert written["rollout_id"] == 4
+    assert {name: written["samples"][0][name] for name in SAMPLE} == SAMPLE
+    with fsspec.open(f"{folder}/t4-0.pt") as file:
+        written = torch.load(file, weights_only=True)
+    assert (written["rollout_id"], written["rank"]) == (4, 0)
+    assert written["samples"][0]["advantages"] == [0.5]
+    assert written["samples"][0]["tokens"] == [1, 2, 3]
+
+
+def test_details_hold_the_tokenizer_too(run: Any, tmp_path: Path) -> None:
+    run.config = config(dump_details=str(tmp_path / "details"))
+    save_debug_data(run, 4, *run.records)
+    assert (tmp_path / "details/tokenizer/vocab.json").read_text() == "{}"
+
+
+def test_nothing_is_written_unasked(run: Any, tmp_path: Path) -> None:
+    before = sorted(tmp_path.rglob("*"))
+    save_debug_data(run, 4, *run.records)
+    save_debug_evaluation(run, 4, {}, "eval_")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_samples_of_an_evaluation(run: Any, tmp_path: Path) -> None:
+    run.config = config(save_debug_rollout_data=str(tmp_path / "{rollout_id}.pt"))
+    rollout, reward = run.tables["rollout"], run.tables["reward"]
+    for name in reward.column_names:
+        if name not in rollout.column_names:
+            rollout = rollout.append_column(name, reward[name])
+    save_debug_evaluation(run, 4, {"sums": rollout}, "eval_")
+    [sample] = torch.load(tmp_path / "eval_4.pt", weights_only=True)["samples"]
+    assert (sample["eval_set"], sample["reward"], sample["tokens"]) == ("sums", 1.0, [1, 2, 3])
+
+
+def test_tensors_are_read_as_lists(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    write_samples(str(path), {"samples": [{**SAMPLE, "tokens": torch.tensor([1, 2, 3])}]})
+    recorded = read_recorded(config(load_debug_rollout_data=str(path)), 0)
+    assert recorded.rollout["tokens"].to_pylist() == [[1, 2, 3]]
+    assert recorded.reward["reward"].to_pylist() == [1.0]
+
+
+def test_a_rollout_table_is_read_as_it_is_and_has_no_scores(run: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "run/rollout.parquet")
+    recorded = read_recorded(config(load_debug_rollout_data=path), 0)
+    assert recorded.rollout.equals(run.tables["rollout"])
+    assert recorded.reward is None
+
+
+def test_a_share_of_a_rollout_table_and_of_samples_is_the_same(run: Any, tmp_path: Path) -> None:
+    samples = [{**SAMPLE, "group_index": group, "index": 2 * group + k} for group in range(6) for k in range(2)]
+    write_samples(str(tmp_path / "s.pt"), {"samples": samples})
+    whole = read_recorded(config(load_debug_rollout_data=str(tmp_path / "s.pt")), 0).rollout
+    RunStore(str(tmp_path)).write_table("s.parquet", whole)
+    shares = [
+        read_recorded(
+            config(load_debug_rollout_data=str(tmp_path / name), load_debug_rollout_data_subsample=0.5), 0
+        ).rollout
+        for name in ("s.pt", "s.parquet")
+    ]
+    assert shares[0]["index"].to_pylist() == [0, 1, 8, 9, 10, 11]
+    assert shares[1]["index"].to_pylist() == [0, 1, 8, 9, 10, 11]
+
+
+class Bomb:
+    """Would run code when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return (Path("boom").touch, ())
+
+
+def test_a_file_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"samples": [Bomb()]}, tmp_path / "a.pt")
+    with pytest.raises(UserError, match="is no file of plain values"):
+        read_recorded(config(load_debug_rollout_data="a.pt"), 0)
+    assert not Path("boom").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"text", pickle.dumps({"samples": []})])
+def test_a_file_of_something_else_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.pt").write_bytes(content)
+    with pytest.raises(UserError, match="--load-debug-rollout-data"):
+        read_recorded(config(load_debug_rollout_data=str(tmp_path / "a.pt")), 0)
+
+
+@pytest.mark.parametrize("content", [{}, {"samples": []}, {"samples": [1]}, [1]])
+def test_a_file_without_samples_is_refused(content: Any, tmp_path: Path) -> None:
+    torch.save(content, tmp_path / "a.pt")
+    with pytest.raises(UserError, match="holds no list of samples"):
+        read_recorded(config(load_debug_rollout_data=str(tmp_path / "a.pt")), 0)
+
+
+def test_the_identity_is_that_of_the_content(tmp_path: Path) -> None:
+    options = config(load_debug_rollout_data=str(tmp_path / "{rollout_id}.pt"))
+    for step in range(2):
+        (tmp_path / f"{step}.pt").write_bytes(bytes([step]))
+    assert recorded_hash(options, 0) != recorded_hash(options, 1)
+    (tmp_path / "1.pt").write_bytes(bytes([0]))
+    assert recorded_hash(options, 0) == recorded_hash(options, 1)
+
+
+def test_missing_files_are_told_before_anything_starts(tmp_path: Path) -> None:
+    write_samples(str(tmp_path / "0.pt"), {"samples": [SAMPLE]})
+    options = config(load_debug_rollout_data=str(tmp_path / "{rollout_id}.pt"))
+    run = SimpleNamespace(mode="train", config=options, next_step=lambda: 0, total_steps=1)
+    check_recorded(run)
+    run.total_steps = 3
+    with pytest.raises(UserError, match=r"--load-debug-rollout-data: .*/2\.pt is missing"):
+        check_recorded(run)
+
+
+def test_weights_that_need_a_trainer_are_refused_where_there_is_none() -> None:
+    with pytest.raises(UserError, match="--debug-rollout-only generates with the weights of --hf-checkpoint"):
+        check_debug(config(debug_rollout_only=True, load="runs/a/checkpoints"))
+    check_debug(config(debug_rollout_only=True))
+    check_debug(config(load="runs/a/checkpoints"))
+
+
+def test_binary_columns_pass(tmp_path: Path) -> None:
+    path = tmp_path / "a.pt"
+    write_samples(str(path), {"samples": [{**SAMPLE, "multimodal_train_inputs": b"\x00\x01"}]})
+    rollout = read_recorded(config(load_debug_rollout_data=str(path)), 0).rollout
+    assert rollout["multimodal_train_inputs"].to_pylist() == [b"\x00\x01"]
+    assert isinstance(rollout, pa.Table)
+    assert debug_data.recorded_path(config(load_debug_rollout_data="x"), 0) == "x"

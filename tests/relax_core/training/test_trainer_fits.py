@@ -1,0 +1,57 @@
+"""Which options a trainer is made with: with other ones it is made anew, so that no change is without effect."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import relax_core.training
+from relax_core.config.options import OPTIONS, with_options
+from relax_core.config.sections import RelaxConfig
+from relax_core.training.actor import trainer_environment, trainer_options
+
+OTHER_THINGS = {"async_save", "context_parallel_size", "debug", "save", "split"}
+"""Names of options that are also those of methods, of sections and of Megatron's own settings."""
+
+
+def test_every_option_that_the_trainer_reads_is_among_them() -> None:
+    folder = Path(next(iter(relax_core.training.__path__)))
+    read = {
+        node.attr
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in OPTIONS
+    }
+    assert read - OTHER_THINGS - trainer_options(RelaxConfig()).keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("change", "anew"),
+    [
+        ({"lr": 1.0}, True),
+        ({"freeze_params_name_list": ["norm"]}, True),
+        ({"overlap_grad_reduce": True}, True),
+        ({"train_env_vars": {"A": "1"}}, True),
+        ({"batch_p2p_sync": False}, True),  # passed through
+        ({"rollout_num_gpus_per_engine": 2}, True),
+        ({"resource": {"actor": (1, 2), "rollout": (1, 1)}}, True),
+        ({"use_tensorboard": True}, False),
+        ({"tb_project_name": "x"}, False),
+        ({"sglang_log_level": "debug"}, False),
+        ({"save_interval": 7}, False),
+        ({"eval_interval": 7}, False),
+    ],
+    ids=str,
+)
+def test_a_trainer_is_made_anew_for_what_it_honours_only(change: dict[str, Any], anew: bool) -> None:
+    before, after = (trainer_options(with_options(RelaxConfig(), options)) for options in ({}, change))
+    assert (before != after) is anew
+
+
+def test_the_given_environment_wins() -> None:
+    config = with_options(RelaxConfig(), {"train_env_vars": {"OMP_NUM_THREADS": "3", "MINE": "yes"}})
+    found = trainer_environment(config, one_node=True)
+    assert (found["OMP_NUM_THREADS"], found["MINE"]) == ("3", "yes")
+    assert found["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in trainer_environment(RelaxConfig(), one_node=False)
