@@ -11,12 +11,12 @@ from relax_core.config import Purpose, RelaxConfig, Source, option_values, prepa
 from relax_core.config.sources import DEFAULT, PYTHON
 from relax_core.rewards.score import check_reward
 from relax_core.rollout.hooks import check_functions
-from relax_core.run.debug_data import check_debug
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession, run_id
 from relax_core.tracking.notify import check_addresses
 from relax_core.tracking.progress import Progress
 from relax_core.tracking.tensorboard import check_board
+from relax_core.training.hooks import check_loss_functions
 
 
 def checked(
@@ -27,7 +27,7 @@ def checked(
     check_reward(config)
     check_functions(config)
     if purpose == "train":
-        check_debug(config)
+        check_loss_functions(config)
         check_addresses(config)
         check_board(config)
     return config

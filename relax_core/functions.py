@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,7 @@ class UserFunction:
 
 
 def load_function(
-    path: str, option: str, signature: str, arguments: int = 1, *, is_async: bool = False
+    path: str, option: str, signature: str, arguments: int = 1, *, keywords: Sequence[str] = (), is_async: bool = False
 ) -> UserFunction:
     """Load a user's function.
 
@@ -85,6 +85,7 @@ def load_function(
         option: the flag that names it.
         signature: what is expected, for messages: ``reward(sample)``.
         arguments: how many arguments it is called with, by position.
+        keywords: names of further arguments that it is called with.
         is_async: it must be a coroutine function.
 
     Raises:
@@ -106,7 +107,7 @@ def load_function(
         raise UserError(f"{what}: {place} has no {name!r}.", f"Did you mean {near[0]!r}?" if near else expected)
     if not callable(function):
         raise UserError(f"{what} is of type {type(function).__name__}, not a function.", expected)
-    _check_arguments(function, arguments, what, signature)
+    _check_arguments(function, arguments, keywords, what, signature)
     call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     if is_async and not coroutine:
@@ -141,11 +142,14 @@ def source_hash(function: Callable[..., Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _check_arguments(function: Callable[..., Any], arguments: int, what: str, signature: str) -> None:
+def _check_arguments(
+    function: Callable[..., Any], arguments: int, keywords: Sequence[str], what: str, signature: str
+) -> None:
     try:
-        inspect.signature(function).bind(*[None] * arguments)
+        inspect.signature(function).bind(*[None] * arguments, **dict.fromkeys(keywords))
     except TypeError as error:
         count = {1: "one argument", 2: "two arguments", 3: "three arguments"}.get(arguments, f"{arguments} arguments")
+        count = " and ".join([count, *([", ".join(keywords)] if keywords else [])])
         raise UserError(
             f"{what} cannot be called with {count}: {error}.",
             f"Define it as `def {signature}` or `async def {signature}`.",

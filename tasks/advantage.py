@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from relax_core.algorithms.batch import training_batch
+from relax_core.algorithms.batch import batch_metrics, training_batch
 from relax_core.rollout.hooks import advantage_sources, post_processed, processed_scores
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
@@ -29,7 +29,7 @@ def advantage(run: RunSession, step: int, key: str, rollout: StageRecord, reward
     processed = processed_scores(samples, scores, run.config)
     table = training_batch(samples, scores, run.config, processed)
     reference = run.store.write_table(run.store.step_path(step, "batch.parquet"), table)
-    values = {}
+    metrics = batch_metrics(samples, scores, run.config, table, processed)
     if processed is not None and np.isfinite(processed[0]).any():
-        values["metrics"] = {"raw_reward": float(np.nanmean(processed[0]))}
-    return StageRecord("advantage", key, {"batch": reference}, values)
+        metrics["raw_reward"] = float(np.nanmean(processed[0]))
+    return StageRecord("advantage", key, {"batch": reference}, {"metrics": metrics} if metrics else {})

@@ -1,7 +1,8 @@
 """Train: one update of the policy, version ``step`` to ``step + 1``, by compare-and-swap inside the trainer.
 
 Guarantee: however often this runs, the update is applied once. A trainer that is elsewhere (it was restarted, or a
-killed driver's call went on with another batch) is first brought to the base version.
+killed driver's call went on with another batch) is first brought to the base version. Another source of a function of
+the user in the loss is another identity.
 """
 
 from typing import Any
@@ -10,11 +11,13 @@ from relax_core.run.records import StageRecord
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
 from relax_core.training.errors import DirtyTrainer, VersionMismatch
+from relax_core.training.hooks import loss_sources
 from tasks.stage import stage
 
 
 def _identity(run: RunSession, step: int) -> dict[str, Any]:
-    return {"weights": run.history.weights_id(step)}
+    sources = loss_sources(run.config)
+    return {"weights": run.history.weights_id(step), **({"sources": sources} if sources else {})}
 
 
 @stage("train", _identity)

@@ -54,6 +54,9 @@ def valid_config(folder: Path, **options: Any) -> RelaxConfig:
     return with_options(RelaxConfig(), values | options)
 
 
+_FREE_OF_NUL = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+
+
 def _values(option: Option) -> st.SearchStrategy[Any]:
     item = option.core_type.__args__[0] if option.kind == "list" else None
     text = st.text(max_size=8)
@@ -64,7 +67,7 @@ def _values(option: Option) -> st.SearchStrategy[Any]:
         "int": st.integers(-3, 5000),
         "bytes": st.integers(-1, 2**40),
         "float": st.floats(allow_nan=False, allow_infinity=False),
-        "text": text,
+        "text": _FREE_OF_NUL,
         "choice": st.sampled_from(option.choices or ("",)),
         "list": st.lists(items.get(item, text), max_size=3),
         "json": st.dictionaries(text, text if option.core_type == dict[str, str] else number | text, max_size=3),

@@ -1,10 +1,11 @@
-"""``relax``: train, evaluate, doctor, options, explain, schema, import-args, up, status, down, models.
+"""``relax``: train, evaluate, doctor, options, explain, algorithms, schema, import-args, up, status, down, models.
 
 Guarantee: a mistake is one paragraph on stderr and an exit code that is not 0; a traceback appears with ``--debug``
 only. ``relax --help`` imports neither torch, Ray nor Prefect.
 """
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ COMMANDS = {
     "doctor": "say what is wrong with a configuration, and what a run of it would do",
     "options": "list or search options: relax options [WORDS]",
     "explain": "tell everything about one option: relax explain --lr",
+    "algorithms": "list the advantage estimators and what each needs",
     "schema": "print the JSON Schema of the run file",
     "import-args": "turn a bash launch script into a run file",
     "up": "start the standing Ray head and Prefect server",
@@ -34,6 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot write a character gets its number
+            stream.reconfigure(errors="backslashreplace")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -41,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if debug:
             raise
-        print(f"relax: {error}", file=sys.stderr)
+        print(f"relax: {_shown(error)}", file=sys.stderr)
         return error.exit_code
     except SystemExit as leaving:
         if leaving.code == signal.SIGTERM:  # Ray's own handler, which takes the place of ours
@@ -58,8 +63,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         if _was_terminated(error):
             return _say_terminated()
-        print(f"relax: {type(error).__name__}: {error} (--debug shows where)", file=sys.stderr)
+        print(f"relax: {type(error).__name__}: {_shown(error)} (--debug shows where)", file=sys.stderr)
         return 1
+
+
+def _shown(error: Exception) -> str:
+    """The text of an error, without secrets and without characters that a terminal would act on."""
+    from relax_core.config.problems import printable
+    from relax_core.config.secrets import redact_text
+
+    return "\n".join(map(printable, redact_text(str(error)).split("\n")))
 
 
 def _terminate(number: int, frame: object) -> None:
@@ -82,15 +95,15 @@ def _was_terminated(error: BaseException | None) -> bool:
 
 
 def _run(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
-    if arguments[0] in ("-V", "--version"):
+    if arguments[0] in ("-V", "--version", "version"):
         print(f"relax {__version__}")
         return 0
     command, rest = arguments[0], arguments[1:]
     if command not in COMMANDS:
-        raise UserError(f"relax {command}: there is no such command.", _nearest(command))
+        raise UserError(f"relax {command or repr(command)}: there is no such command.", _nearest(command))
     if command in ("train", "evaluate"):
         from flows.cli import run
 
@@ -104,7 +117,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _module_of(command: str) -> ModuleType:
-    if command in ("options", "explain", "schema", "import-args"):
+    if command in ("options", "explain", "algorithms", "schema", "import-args"):
         from flows.cli import ask
 
         return ask
@@ -132,7 +145,7 @@ def _overview() -> str:
 def _nearest(command: str) -> str:
     import difflib
 
-    near = difflib.get_close_matches(command, COMMANDS, n=1)
+    near = difflib.get_close_matches(command.lower(), COMMANDS, n=1)
     hint = f"Did you mean `relax {near[0]}`? " if near else ""
     return f"{hint}Commands: {', '.join(COMMANDS)}."
 

@@ -10,11 +10,10 @@ import sys
 import time
 import warnings
 
-from data.store import RunStore
 from relax_core.config import Given, RelaxConfig, Source
 from relax_core.config.examine import accept, examine_given
 from relax_core.config.help import options_help
-from relax_core.config.parser import parse_arguments, read_given
+from relax_core.config.parser import read_given, read_words
 from relax_core.config.sources import DERIVED
 
 
@@ -39,7 +38,7 @@ def evaluate(arguments: list[str]) -> int:
         print(_usage("evaluate"))
         return 0
     _quiet_logs()
-    given = read_given(_with_options_of_the_run(arguments))
+    given = read_given(with_options_of_the_run(arguments))
     accept(examine_given(given, "evaluate"))
     config, _ = _with_run_dir(given, "runs/evaluation-%Y%m%d-%H%M%S")
     from flows.evaluate import evaluate as run_evaluation
@@ -48,11 +47,14 @@ def evaluate(arguments: list[str]) -> int:
     return 0
 
 
-def _with_options_of_the_run(arguments: list[str]) -> list[str]:
+def with_options_of_the_run(arguments: list[str]) -> list[str]:
     """What the run was given counts unless it is given anew; the run's own file takes the place of ``--config``."""
-    given = parse_arguments(arguments)
-    run_dir = given.get("run_dir")
-    if run_dir is None or "config" in given or not RunStore(run_dir).exists("config.yaml"):
+    run_dir = read_words(arguments)[0].get("run_dir", os.environ.get("RELAX_RUN_DIR"))
+    if not run_dir or any(word.partition("=")[0] == "--config" for word in arguments):
+        return arguments
+    from data.store import RunStore  # here: pyarrow takes time that a mistake in the options does not need
+
+    if not RunStore(run_dir).exists("config.yaml"):
         return arguments
     return ["--config", f"{run_dir.rstrip('/')}/config.yaml", *arguments]
 

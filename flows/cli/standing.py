@@ -11,10 +11,16 @@ from data.errors import UserError
 from relax_core.cluster import services
 
 
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 65535:
+        raise argparse.ArgumentTypeError(f"{text} is no port: expects 1 to 65535")
+    return int(text)
+
+
 def up(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     """Start what is missing and say where it is."""
-    parser.add_argument("--ray-port", type=int, help="port of the Ray head (default: a free one)")
-    parser.add_argument("--prefect-port", type=int, help="port of the Prefect server (default: a free one)")
+    parser.add_argument("--ray-port", type=_port, help="port of the Ray head (default: a free one)")
+    parser.add_argument("--prefect-port", type=_port, help="port of the Prefect server (default: a free one)")
     chosen = parser.parse_args(arguments)
     before = services.recorded()
     ray = services.start_ray(chosen.ray_port)

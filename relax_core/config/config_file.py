@@ -150,7 +150,9 @@ def _read_file(path: str, where: str, including: tuple[str, ...], read: _Read) -
 
 def _read_bases(bases: Any, path: str, including: tuple[str, ...], read: _Read) -> None:
     where = f"{BASE} in {path}"
-    bases = [] if bases is None else bases if isinstance(bases, list) else [bases]
+    if bases is None:
+        return
+    bases = bases if isinstance(bases, list) else [bases]
     if not all(isinstance(base, str) and base for base in bases):
         read.wrong(where, "expects a list of paths, or one path.", value=json.dumps(bases, default=str))
         return

@@ -11,8 +11,8 @@ from typing import Any
 from relax_core.config.examine import Report
 from relax_core.config.options import OPTIONS, get_option, json_values, option_values
 from relax_core.config.plan import Plan, count_rows, plan
-from relax_core.config.problems import Problem
-from relax_core.config.secrets import redact, redact_text
+from relax_core.config.problems import Problem, told
+from relax_core.config.secrets import HIDDEN, redact, redact_text
 from relax_core.config.sources import CORRECTED, DERIVED, is_given
 
 WIDTH = 100
@@ -56,8 +56,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "warnings": [_problem_json(problem) for problem in report.warnings],
         "options": _sourced(report, is_given),
         "derived": _sourced(report, lambda source: source in (DERIVED, CORRECTED)),
-        "sources": {name: source for name, source in report.sources.items() if source != "default"},
-        "plan": made.to_json() if made else None,
+        "sources": {name: redact_text(source) for name, source in report.sources.items() if source != "default"},
+        "plan": redact("plan", made.to_json()) if made else None,
     }
 
 
@@ -66,13 +66,13 @@ def as_text(report: Report) -> str:
     blocks = [verdict(report)]
     for problems, title in ((report.errors, "Errors"), (report.warnings, "Warnings")):
         if problems:
-            blocks.append("\n".join([title, *(_wrapped(redact_text(str(problem))) for problem in problems)]))
+            blocks.append("\n".join([title, *map(_wrapped, told(problems))]))
     derived = _derived(report)
     if derived:
         blocks.append("\n".join(["Follows from what was given", *derived]))
     made = planned(report)
     if made is not None:
-        blocks.append("\n".join(["Plan", *map(_indented, made.lines())]))
+        blocks.append("\n".join(["Plan", *(_indented(redact_text(line)) for line in made.lines())]))
     return "\n\n".join(blocks)
 
 
@@ -81,14 +81,13 @@ def _count(number: int, what: str) -> str:
 
 
 def _problem_json(problem: Problem) -> dict[str, Any]:
-    value = problem.value
-    shown = value if value is None or isinstance(value, bool | int | float) else redact_text(str(value))
+    value, shown = problem.value, problem.shown_value
     return {
-        "option": problem.option,
-        "value": shown,
-        "origin": problem.origin,
-        "reason": redact_text(problem.reason),
-        "fix": redact_text(problem.fix),
+        "option": problem.shown_option,
+        "value": value if isinstance(value, bool | int | float) and shown != HIDDEN else shown,
+        "origin": redact_text(problem.origin),
+        "reason": problem.shown_reason,
+        "fix": problem.shown_fix,
     }
 
 

@@ -39,10 +39,8 @@ def read_environment_file(path: str | None) -> tuple[dict[str, str], list[Proble
     Args:
         path: the file; None: ``configs/env.yaml``, if it is there.
     """
-    if path is None and not os.path.lexists(DEFAULT_FILE):
+    if path == "" or (path is None and not os.path.lexists(DEFAULT_FILE)):  # "" is told as an option that is empty
         return {}, []
-    if path == "":
-        return {}, [Problem("--env-file", "", "names no file.", _FIX)]
     path = path or DEFAULT_FILE
     option = f"--env-file {path}"
     try:

@@ -79,12 +79,12 @@ def examine(config: RelaxConfig, purpose: Purpose = "train", sources: Mapping[st
             corrections = rule.corrects(values)
             resolved = resolve(with_options(resolved, corrections), model)
             sources |= dict.fromkeys(corrections, CORRECTED)
-    problems = [*_required(resolved, purpose), *_ranges(resolved, sources), *problems]
+    problems = [*_required(resolved, purpose), *_empty(config, sources), *_ranges(resolved, sources), *problems]
     values = Values(resolved, model, given)
     for rule in _judged(purpose, model, {problem.option for problem in problems if problem.severity == "error"}):
         if rule.corrects is None:
             problems += rule.problems(values, sources)
-    problems += unwired_problems(config, sources)
+    problems += [*_overlooked(config, sources), *unwired_problems(config, sources)]
     files += check_columns(resolved, purpose, local_path)
     return Report(resolved, model, (*problems, *files), _mark_derived(config, resolved, sources))
 
@@ -92,16 +92,24 @@ def examine(config: RelaxConfig, purpose: Purpose = "train", sources: Mapping[st
 def examine_given(given: Given, purpose: Purpose = "train") -> Report:
     """``examine`` together with what was wrong in what a person gave.
 
-    An option that is missing because it was misspelt is told once.
+    An option that is missing because it was misspelt is told once, and none is missing where a file could not be read.
     """
     report = examine(given.config, purpose, given.sources)
+    unread = any(problem.option.startswith(_FILES) for problem in errors_of(given.notes))
     told = " ".join(f"{problem.option} {problem.fix}" for problem in given.notes)
     rest = [
         problem
         for problem in report.problems
-        if not (problem.reason.startswith("is required") and f"{problem.option} " in f"{told} ".replace("?", " "))
+        if not (
+            problem.reason.startswith("is required")
+            and (unread or f"{problem.option} " in f"{told} ".replace("?", " "))
+        )
     ]
     return replace(report, problems=(*given.notes, *rest))
+
+
+_FILES = ("--config ", "base ", "--custom-config-path ", "--env-file ")
+"""What the problems of whole files begin with."""
 
 
 def check(config: RelaxConfig, purpose: Purpose = "train") -> list[Problem]:
@@ -193,6 +201,32 @@ def _is_scored(config: RelaxConfig) -> bool:
     named = (reward.rm_type, reward.custom_rm_path, reward.rm_type_fallback)
     recorded = config.debug.load_debug_rollout_data  # may hold its rewards
     return any(named) or reward.rm_type_infer or config.opd.use_opd or bool(recorded)
+
+
+def _empty(config: RelaxConfig, sources: Mapping[str, Source]) -> Iterator[Problem]:
+    """Texts without a character, as `"$VARIABLE"` gives them where the variable is not set."""
+    for name, option in OPTIONS.items():
+        if option.kind != "text" or not option.optional or name in _MAY_BE_EMPTY or get_option(config, name) != "":
+            continue
+        source = sources.get(name, DEFAULT)
+        if name not in _REQUIRED:
+            yield Problem(option.flag, "", "is empty.", "Leave it out.", origin=source if is_given(source) else "")
+
+
+_REQUIRED = ("hf_checkpoint", "prompt_data")
+_MAY_BE_EMPTY = frozenset({"system_prompt", *(name for name in OPTIONS if name.endswith("_key"))})
+"""Texts of which the empty one means something: no such column, no words."""
+
+
+def _overlooked(config: RelaxConfig, sources: Mapping[str, Source]) -> Iterator[Problem]:
+    """Evaluation sets of a run file win over those that another option names, wherever that stands."""
+    if not config.eval.eval_datasets or not is_given(sources.get("eval_datasets", DEFAULT)):
+        return
+    for name in ("eval_config", "eval_prompt_data"):
+        source = sources.get(name, DEFAULT)
+        if is_given(source) and (value := get_option(config, name)) is not None:
+            reason = f"is not used: eval_datasets ({sources['eval_datasets']}) says which sets there are."
+            yield Problem(OPTIONS[name].flag, value, reason, "Leave one out.", "warning", source)
 
 
 def _ranges(config: RelaxConfig, sources: Mapping[str, Source]) -> Iterator[Problem]:

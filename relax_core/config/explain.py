@@ -6,17 +6,19 @@ the environment.
 """
 
 import json
+import re
 import textwrap
 from functools import partial
 from typing import Any
 
 from relax_core.config.help import WIDTH, takes
-from relax_core.config.options import EXAMPLES, PASSED_TO, Option, section_title
+from relax_core.config.options import EXAMPLES, PASSED_TO, Option, find_option, section_title
 from relax_core.config.resolve import FOLLOWS
 from relax_core.config.rules import RULES
 from relax_core.config.run_file import may_change
 from relax_core.config.stages import stages_of
 
+_FIELD = re.compile(r"(?<!\{)\{\w+\}(?!\})")
 wrap = partial(textwrap.wrap, break_on_hyphens=False, break_long_words=False)
 
 
@@ -46,7 +48,9 @@ def explain(option: Option) -> str:
         lines += ["", "Rules that read it"]
         for rule in rules:
             kind = "corrects" if rule.corrects else rule.severity
-            text = f"{rule.name} ({kind}): {rule.option.replace('_', '-')} {rule.message}"
+            told = find_option(option.name if rule.each else rule.option)
+            flag = told.flag if told else rule.option
+            text = f"{rule.name} ({kind}): {flag} {_FIELD.sub('...', rule.message)}"
             lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
 

@@ -59,7 +59,7 @@ def local_path(url: str) -> Path | None:
 
 def _evaluation(config: RelaxConfig, problems: list[Problem]) -> None:
     options = config.eval
-    option, sets = "--eval-prompt-data", options.eval_datasets
+    option, sets = "--eval-prompt-data" if options.eval_prompt_data else "--eval-datasets", options.eval_datasets
     if options.eval_config:
         option = "--eval-config"
         read, wrong = read_eval_config(options.eval_config)
@@ -69,7 +69,7 @@ def _evaluation(config: RelaxConfig, problems: list[Problem]) -> None:
         pairs = options.eval_prompt_data
         sets = sets_from_pairs(pairs) if len(pairs) == 1 or len(pairs) % 2 == 0 else []
     for one in sets or []:
-        _prompts(option, one.path, problems)
+        _prompts(option, one.path, problems, f"evaluation set {one.name}")
 
 
 def _model(option: str, folder: str | None, problems: list[Problem], *, tokenizer: bool) -> ModelShape | None:
@@ -110,15 +110,16 @@ def _load(option: str, folder: str | None, step: int | None, problems: list[Prob
         problems.append(Problem(option, folder, f"cannot be read: {error.strerror}."))
 
 
-def _prompts(option: str, source: str | None, problems: list[Problem]) -> None:
+def _prompts(option: str, source: str | None, problems: list[Problem], origin: str = "") -> None:
     path = local_path(source) if source else None
-    if path is None:
-        return
     fix = "Give a JSONL or Parquet file."
+    reason = "names no file." if source == "" and origin else ""  # --prompt-data is required anyway
     try:
-        if path.is_dir():
-            problems.append(Problem(option, source, "is a folder, not a file.", fix))
-        elif not path.is_file():
-            problems.append(Problem(option, source, f"does not exist (looked in {path.absolute().parent}).", fix))
+        if path is not None and path.is_dir():
+            reason = "is a folder, not a file."
+        elif path is not None and not path.is_file():
+            reason = f"does not exist (looked in {path.absolute().parent})."
     except OSError as error:
-        problems.append(Problem(option, source, f"cannot be read: {error.strerror}."))
+        reason, fix = f"cannot be read: {error.strerror}.", ""
+    if reason:
+        problems.append(Problem(option, source, reason, fix, origin=origin))

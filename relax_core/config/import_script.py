@@ -48,9 +48,11 @@ def import_script(path: str, variables: Mapping[str, str] | None = None) -> Impo
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is no UTF-8 text"
-        raise UserError(f"{path} cannot be read: {reason}.", "Give the path of a bash script.") from None
+    except (OSError, ValueError) as error:  # ValueError: the path has the character NUL
+        text_error = isinstance(error, UnicodeDecodeError)
+        reason = "is no UTF-8 text" if text_error else getattr(error, "strerror", None) or "is no path"
+        name = path or repr(path)
+        raise UserError(f"{name} cannot be read: {reason}.", "Give the path of a bash script.") from None
     launch = read_launch(text, folder=os.path.dirname(os.path.abspath(path)), variables=variables or {})
     values, problems = read_words(launch.arguments)
     notes = [f"{path}, line {note.line}: {note.text}" for note in launch.notes]

@@ -20,6 +20,11 @@ _MEANT = (
 _TYPOGRAPHIC = re.compile(f"[{''.join(characters for characters, _ in _MEANT)}]")
 
 
+def plain_dashes(text: str) -> str:
+    """A text with `-` for every character that looks like it, and without those that cannot be seen."""
+    return re.sub(f"[{_MEANT[-1][0]}]", "", re.sub(f"[{DASHES}]", "-", text))
+
+
 def pasted(text: str) -> str:
     """What a web page or a word processor made of a text; empty for nothing."""
     found = _TYPOGRAPHIC.search(text)
@@ -40,13 +45,13 @@ def likely_cause(words: list[str], kind: str, *, unsets: bool) -> str:
     for word in words:
         if hint := pasted(word):
             return hint
-    if len(words) != 1:
-        return ""
-    word = words[0]
-    if unsets and word.lower() in ("none", "null", "nil"):
-        return "Write none to unset it."
+    word = " ".join(words)
     if kind == "list" and (word.startswith("[") or "," in word):
         return f"Items are words of their own: {' '.join(word.strip('[]').replace(',', ' ').split())}."
+    if len(words) != 1:
+        return ""
+    if unsets and word.lower() in ("none", "null", "nil"):
+        return "Write none to unset it."
     if len(word) > 1 and word[0] == word[-1] and word[0] in "\"'":
         return "The quotes are a part of the value here: leave them out."
     if kind == "json":

@@ -226,7 +226,9 @@ class Option:
         hint = nearest(value, self.choices) if self.choices and isinstance(value, str) else ""
         first = error.errors(include_url=False)[0]
         where = "".join(f"[{json.dumps(step)}]" for step in first["loc"] if self.kind == "json")
-        inside = f" At {where}: {_REASONS.get(first['type'], first['msg'])}." if where else ""
+        inside = (
+            f" At {where}: {_REASONS.get(first['type'], first['msg']).removeprefix('Value error, ')}." if where else ""
+        )
         return f"{inside}{f' {hint}' if hint else ''}"
 
     def show(self, value: Any) -> str:

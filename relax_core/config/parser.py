@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from relax_core.config.config_file import read_config_file, read_flat_file
 from relax_core.config.environment import environment_options, read_environment_file
 from relax_core.config.foreign import FOREIGN, RENAMED, translate
-from relax_core.config.mistyped import DASHES, pasted
+from relax_core.config.mistyped import DASHES, pasted, plain_dashes
 from relax_core.config.options import OPTIONS, BadValueError, Option, find_option, flag_of, get_option, with_options
 from relax_core.config.passthrough import pass_through_flags
 from relax_core.config.problems import Problem, nearest, raise_problems
@@ -125,8 +125,7 @@ def read_given(argv: Sequence[str], environ: Mapping[str, str] | None = None) ->
     problems += notes
     values |= line | translated
     sources |= dict.fromkeys([*line, *translated], COMMAND_LINE)
-    custom = values.get("custom_config_path")
-    if custom is not None:
+    if custom := values.get("custom_config_path"):
         overriding, more = read_flat_file(custom, "--custom-config-path")
         problems += more
         values |= overriding
@@ -239,8 +238,7 @@ def _unknown(flag: str) -> Problem:
     if first != flag and first in flags():
         return Problem(flag, None, "no such option.", f"{first} and its value are two words: no quotes round both.")
     # `--rollout_batch_size` and `-lr` are spelt right but for the dashes
-    plain = re.sub(f"[{DASHES}]", "-", re.sub("[\u00ad\u200b-\u200d\u2060\ufeff]", "", flag))
-    spelt = f"--{plain.lstrip('-').replace('_', '-').lower()}"
+    spelt = f"--{plain_dashes(flag).lstrip('-').replace('_', '-').lower()}"
     hint = pasted(flag)
     near = nearest(spelt, [*flags(), *FOREIGN, f"--{CONFIG}"])
     section, dot, name = spelt.removeprefix("--").partition(".")

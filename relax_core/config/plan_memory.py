@@ -44,7 +44,7 @@ def trainer_plan(config: RelaxConfig, model: ModelShape, tokens: int, device_gib
         pipeline=parallel.pipeline_model_parallel_size,
         data=max(derived.data_parallel_size(config), 1),
         sequence_parallel=parallel.sequence_parallel,
-        bf16=config.backend.bf16,
+        bf16=config.backend.bf16 or config.backend.fp16,  # the same sizes
     )
     stages = trainer_memory(
         model,

@@ -38,7 +38,7 @@ def plan_lines(plan: Plan) -> list[str]:
 
 def _wrap(text: str) -> list[str]:
     return textwrap.wrap(
-        text, 120, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
+        text, 98, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False, break_long_words=False
     )
 
 

@@ -51,7 +51,8 @@ class Problem:
     def what(self) -> str:
         """Option, value and origin: `--lr -1 (file run.yaml)`."""
         value = self.shown_value
-        return f"{self.shown_option}{'' if value is None else f' {value}'}{f' ({self.origin})' if self.origin else ''}"
+        origin = f" ({printable(redact_text(self.origin))})" if self.origin else ""
+        return f"{self.shown_option}{'' if value is None else f' {value}'}{origin}"
 
     @property
     def shown_option(self) -> str:

@@ -81,13 +81,18 @@ def load(text: str) -> tuple[RelaxConfig, dict[str, Source]]:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise UserError(
-            f"The run's config.yaml does not fit this version of Relax: {where}: {first['msg']}.",
+            f"The run's config.yaml does not fit this version of Relax: {where}: {_sentence(first['msg'])}",
             "Go on with the version that made the run, or start a new run directory.",
         ) from None
     sources: dict[str, Source] = dict.fromkeys(OPTIONS, DEFAULT)
     given = given if isinstance(given, dict) else {}
     sources |= {name: source for name, source in given.items() if find_option(str(name)) and is_source(source)}
     return config, sources
+
+
+def _sentence(message: str) -> str:
+    """What pydantic says, as the end of a sentence."""
+    return f"{message.removeprefix('Value error, ').rstrip('.')}."
 
 
 def differences(old: RelaxConfig, new: RelaxConfig) -> list[tuple[str, Any, Any]]:

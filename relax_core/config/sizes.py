@@ -4,6 +4,7 @@ Guarantee: `512MB`, `512 MiB` and `536870912` are the same size: units are power
 """
 
 import re
+from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator
@@ -24,8 +25,10 @@ def parse_bytes(value: Any) -> Any:
     match = _SIZE.fullmatch(value)
     if match is None:
         raise ValueError("not a size")
-    size = float(match[1]) * UNITS[match[2].upper()] if "." in match[1] else int(match[1]) * UNITS[match[2].upper()]
-    if size != int(size):
+    if len(match[1]) > 30:
+        raise ValueError("no size has so many digits")
+    size = Fraction(match[1]) * UNITS[match[2].upper()]
+    if size.denominator != 1:
         raise ValueError("not a whole number of bytes")
     return int(size)
 

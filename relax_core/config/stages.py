@@ -39,6 +39,24 @@ def _has_reference(config: RelaxConfig) -> bool:
     return config.algorithm.use_kl_loss
 
 
+CLIPS = ("eps_clip", "eps_clip_high", "eps_clip_c")
+LOSS_OPTIONS: dict[str, tuple[str, ...]] = {
+    "sapo": ("sapo_tau_pos", "sapo_tau_neg"),
+    "cispo": ("eps_clip", "eps_clip_high"),
+    "rloo": (),
+}
+"""What the policy losses of estimators take in place of ``CLIPS``; as the registry has it, which needs numpy."""
+
+
+def _loss_takes(name: str) -> Callable[[RelaxConfig], bool]:
+    """Whether the policy loss of the estimator has this option."""
+    return lambda config: name in LOSS_OPTIONS.get(config.algorithm.advantage_estimator, CLIPS)
+
+
+def _corrects(config: RelaxConfig) -> bool:
+    return config.algorithm.use_tis or config.algorithm.get_mismatch_metrics
+
+
 _TAKE_ARGUMENTS = (
     "custom_generate_function_path",
     "rollout_data_postprocess_path",
@@ -67,6 +85,11 @@ MATTERS_WHEN: dict[str, Callable[[RelaxConfig], bool]] = {
     "custom_args": _has_functions,
     "ref_ckpt_step": _has_reference,
     "ref_update_interval": _has_reference,
+    **{name: _loss_takes(name) for name in (*CLIPS, *LOSS_OPTIONS["sapo"])},
+    "opsm_delta": lambda config: config.algorithm.use_opsm,
+    "tis_clip": _corrects,
+    "tis_clip_low": _corrects,
+    "custom_tis_function_path": _corrects,
 }
 """Options that change an output only under a condition."""
 

@@ -48,20 +48,6 @@ def place(template: str, step: int, prefix: str = "") -> str:
     return template.format(rollout_id=number, rank=0)
 
 
-def check_debug(config: RelaxConfig) -> None:
-    """Find what would fail, or do something else than what it says, after the start.
-
-    Raises:
-        UserError: the option, and why.
-    """
-    if config.debug.debug_rollout_only and config.checkpoint.load:
-        raise UserError(
-            f"--debug-rollout-only generates with the weights of --hf-checkpoint; --load {config.checkpoint.load} "
-            "needs a trainer.",
-            "Leave --load out, or give its model as --hf-checkpoint.",
-        )
-
-
 def check_recorded(run: RunSession) -> None:
     """Make sure that a run on recorded samples has those of its next step and of its last one.
 

@@ -83,8 +83,10 @@ class TrainingBatch:
     def micro_batch(self, samples: Sequence[int], device: torch.device) -> "MicroBatch":
         """The samples packed one behind the other; without samples a dummy of one token that nothing is scored of."""
         if not samples:
-            empty = torch.zeros(0, dtype=torch.int64, device=device)
-            return MicroBatch(torch.zeros(1, dtype=torch.int64, device=device), [1], empty, empty, empty)
+            empty = torch.zeros(0, dtype=torch.int64)
+            nothing = empty.to(device)
+            one = torch.zeros(1, dtype=torch.int64, device=device)
+            return MicroBatch(one, [1], nothing, nothing, empty, response_offsets=one, total_lengths=[])
         chosen = np.asarray(samples, dtype=np.int64)
         starts, lengths = self.tokens.offsets[chosen], self.tokens.lengths[chosen]
         first, responses = self.response_offsets[chosen], np.diff(self.response_offsets)[chosen]
@@ -101,6 +103,8 @@ class TrainingBatch:
             rows=place(_ranges(packed + prompts - 1, responses)),
             targets=place(self.tokens.values[_ranges(starts + prompts, responses)].astype(np.int64)),
             flat=torch.from_numpy(_ranges(first, responses)),
+            response_offsets=place(np.append(0, np.cumsum(responses))),
+            total_lengths=lengths.tolist(),
         )
 
 
@@ -114,6 +118,8 @@ class MicroBatch:
         rows: int64 [r], positions in ``tokens`` whose next token is a response token.
         targets: int64 [r], those next tokens.
         flat: int64 [r] on the CPU, their places in the batch's flat tensors.
+        response_offsets: int64 [n + 1], where each of the n samples' response tokens begin among the r.
+        total_lengths: tokens of each sample with its prompt.
     """
 
     tokens: Tensor
@@ -121,6 +127,8 @@ class MicroBatch:
     rows: Tensor
     targets: Tensor
     flat: Tensor
+    response_offsets: Tensor
+    total_lengths: list[int]
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

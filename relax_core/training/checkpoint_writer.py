@@ -6,6 +6,7 @@ writers, which costs seconds and is not safe in an actor with threads; here the 
 process. With a Megatron whose writer looks otherwise, its own is used, and never in the background.
 """
 
+import inspect
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,14 @@ from torch.distributed.checkpoint.api import CheckpointException
 from data.errors import UserError
 from relax_core.training.distributed import together
 from relax_core.training.megatron import TorchDistSaveShardedStrategy, dist_checkpointing, filesystem_async
+
+_QUEUES = ("_get_write_results_queue", "get_write_results_queue")
+_QUEUE = next((name for name in _QUEUES if hasattr(filesystem_async, name)), None)
+"""What the installed Megatron calls the function that makes its queue of results."""
+_OWN_WRITER = (
+    {"async_strategy": "mcore"} if "async_strategy" in inspect.signature(dist_checkpointing.save).parameters else {}
+)
+"""Newer versions would else look for a package of NVIDIA's."""
 
 
 class Write:
@@ -34,15 +43,17 @@ class Write:
         self._results: queue.Queue[Any] = queue.Queue()
         self._writing: Future[Any] | None = None
         strategy = TorchDistSaveShardedStrategy("torch_dist", 1)
-        if not hasattr(filesystem_async, "_get_write_results_queue"):
+        if _QUEUE is None:
             dist_checkpointing.save(template, str(path), sharded_strategy=strategy)
             return
-        original = filesystem_async._get_write_results_queue
-        filesystem_async._get_write_results_queue = lambda *args: self._results
+        original = getattr(filesystem_async, _QUEUE)
+        setattr(filesystem_async, _QUEUE, lambda *args: self._results)
         try:
-            request = dist_checkpointing.save(template, str(path), sharded_strategy=strategy, async_sharded_save=True)
+            request = dist_checkpointing.save(
+                template, str(path), sharded_strategy=strategy, async_sharded_save=True, **_OWN_WRITER
+            )
         finally:
-            filesystem_async._get_write_results_queue = original
+            setattr(filesystem_async, _QUEUE, original)
         self._finalize = request.finalize_fns
         if request.async_fn is None:  # this rank has nothing to write
             return

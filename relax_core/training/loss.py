@@ -2,27 +2,30 @@
 
 Guarantee: every term is a sum over tokens of values x weights whose weights know the whole optimiser step, so that
 packing, micro-batches and ranks change neither loss nor metric beyond rounding; a fully masked sample adds exactly 0.
+All ranks have the same metrics under the same names, also those that compute no loss.
 
-Metrics (all means use the weights of the loss: over samples of their token means, or over tokens):
-``loss`` = ``pg_loss`` - entropy_coef ``entropy_loss`` + kl_loss_coef ``kl_loss``; ``entropy_loss`` is the mean entropy;
-``pg_clipfrac``, ``ppo_kl``; ``train_rollout_logprob_abs_diff`` = mean of |trainer's - engine's log-probability| of
-the same token under the weights before the update, and its largest value ``..._max``.
+Formulas and metrics are those of ``relax_core.algorithms.assemble.PolicyObjective``; all means use the weights of the
+loss: over samples of their token means, or over tokens. ``train_rollout_logprob_abs_diff`` is the mean of
+|trainer's - engine's log-probability| of the same token under the weights before the rollout step's first update.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from relax_core.algorithms.kl import approx_kl
-from relax_core.algorithms.reduce import sample_mean_weights, token_mean_weights, weighted_sum
+from data.errors import UserError
+from relax_core.algorithms.assemble import PolicyObjective
+from relax_core.algorithms.corrections import CorrectionProbe, probe_correction
+from relax_core.algorithms.loss_parts import LossOptions, Tokens
+from relax_core.algorithms.reduce import StepSize, step_weights
 from relax_core.algorithms.registry import get_estimator
+from relax_core.algorithms.sequences import Sequences
 from relax_core.config.sections import RelaxConfig
-from relax_core.training.batch import TrainingBatch
-
-DIFFERENCE = "train_rollout_logprob_abs_diff"
-SUMS = ("loss", "pg_loss", "entropy_loss", "pg_clipfrac", "ppo_kl", "kl_loss", DIFFERENCE)
-"""Metrics that add up over micro-batches and ranks, in the order of ``StepLoss``'s first result vector."""
+from relax_core.training.batch import MicroBatch, TrainingBatch
+from relax_core.training.hooks import LossFunctions
 
 
 @dataclass(frozen=True)
@@ -41,99 +44,139 @@ class Scores:
     trainer: Tensor | None = None
 
 
+def loss_options(config: RelaxConfig) -> LossOptions:
+    """What the policy's loss takes of the options."""
+    options = config.algorithm
+    return LossOptions(
+        eps_clip=options.eps_clip,
+        eps_clip_high=options.eps_clip_high,
+        eps_clip_c=options.eps_clip_c,
+        sapo_tau_pos=options.sapo_tau_pos,
+        sapo_tau_neg=options.sapo_tau_neg,
+        entropy_coef=options.entropy_coef,
+        kl_loss_coef=options.kl_loss_coef,
+        kl_loss_type=options.kl_loss_type,
+        use_unbiased_kl=options.use_unbiased_kl,
+        use_opsm=options.use_opsm,
+        opsm_delta=options.opsm_delta,
+        use_tis=options.use_tis,
+        tis_clip=options.tis_clip,
+        tis_clip_low=options.tis_clip_low,
+        get_mismatch_metrics=options.get_mismatch_metrics,
+        calculate_per_token_loss=config.optimizer.calculate_per_token_loss,
+    )
+
+
 class StepLoss:
     """The loss of one optimiser step.
 
     Args:
         samples: first and last + 1 sample of the step: consecutive samples of the batch.
         first: the step is the rollout's first, so that its weights are those that generated.
+        functions: of the user.
+
+    Attributes:
+        weights: float32 [R] of each token of the batch in this step; 0 outside.
+        sums: names of the metrics that add up over micro-batches and ranks.
+        largest: names of those of which the step's is the largest.
     """
 
     def __init__(
-        self, config: RelaxConfig, batch: TrainingBatch, scores: Scores, samples: tuple[int, int], first: bool
+        self,
+        config: RelaxConfig,
+        batch: TrainingBatch,
+        scores: Scores,
+        samples: tuple[int, int],
+        first: bool,
+        functions: LossFunctions = LossFunctions(),  # noqa: B008  (never changed)
     ) -> None:
-        self._options = config.algorithm
-        self._policy_loss = get_estimator(config.algorithm.advantage_estimator).load_policy_loss()
         self._batch, self._scores, self._first = batch, scores, first
-        self.weights = torch.zeros(batch.num_response_tokens)
+        options = loss_options(config)
         offsets = batch.response_offsets[samples[0] : samples[1] + 1]
         own = slice(int(offsets[0]), int(offsets[-1]))
-        mask = batch.mask[own]
-        if config.optimizer.calculate_per_token_loss:
-            self.weights[own] = token_mean_weights(mask, global_tokens=int(mask.sum()))
-        else:
-            relative = torch.from_numpy(offsets - offsets[0])
-            self.weights[own] = sample_mean_weights(mask, relative, global_samples=samples[1] - samples[0])
+        mask, relative = batch.mask[own], torch.from_numpy(offsets - offsets[0])
+        size = StepSize(samples[1] - samples[0], int(mask.sum()))
+        self.weights = torch.zeros(batch.num_response_tokens)
+        self.weights[own] = step_weights(mask, relative, size, per_token=options.calculate_per_token_loss)
+        lengths = batch.tokens.lengths[samples[0] : samples[1]].tolist()
+        zeros = torch.zeros(len(mask))
+        step = self._tokens(zeros, zeros, torch.arange(own.start, own.stop), relative, lengths)
+        probe: CorrectionProbe | None = None
+        asked = options.use_tis or options.get_mismatch_metrics
+        if asked and functions.correction is not None and scores.trainer is not None:
+            probe = probe_correction(functions.correction, step)
+        self._objective = PolicyObjective(
+            get_estimator(config.algorithm.advantage_estimator),
+            options,
+            size,
+            correction=functions.correction,
+            reducer=functions.reducer,
+            probe=probe,
+        )
+        self.sums, self.largest = self._objective.names(step)
 
     @property
     def entropy_grad(self) -> bool:
         """The entropy is part of the loss, and not only a metric."""
-        return self._options.entropy_coef != 0
+        return self._objective.entropy_grad
 
-    def __call__(self, log_probs: Tensor, entropy: Tensor, flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(self, log_probs: Tensor, entropy: Tensor, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
         """A micro-batch's part of the loss.
 
         Args:
             log_probs, entropy: [r] of the current policy.
-            flat: int64 [r] on the CPU, places of these tokens in the batch.
+            micro: where these tokens come from.
 
         Returns:
-            The loss to differentiate; float64 [len(SUMS)] parts of the metrics; float64 [1] the largest difference
-            to the engine's log-probs.
+            The loss to differentiate; float64 [len(sums)] parts of the metrics, and [len(largest)].
+
+        Raises:
+            UserError: a user's function gave something else than it should.
         """
-        options, device = self._options, log_probs.device
-
-        def take(values: Tensor) -> Tensor:
-            return values[flat].to(device, non_blocking=True)
-
-        weights, mask = take(self.weights), take(self._batch.mask)
-        current = log_probs.detach()
-        old = current if self._scores.old is None else take(self._scores.old)
-        policy = self._policy_loss(
-            log_probs,
-            old,
-            take(self._batch.advantages),
-            eps_clip=options.eps_clip,
-            eps_clip_high=options.eps_clip_high,
-            eps_clip_c=options.eps_clip_c,
-            mask=mask,
+        parts = self._objective(
+            self._tokens(log_probs, entropy, micro.flat, micro.response_offsets, micro.total_lengths)
         )
-        pg_loss = weighted_sum(policy.loss, weights)
-        mean_entropy = weighted_sum(entropy, weights)
-        loss = pg_loss
-        if self.entropy_grad:
-            loss = loss - options.entropy_coef * mean_entropy
-        kl_loss = torch.zeros_like(pg_loss)
-        if self._scores.reference is not None:
-            unbiased = old if options.use_unbiased_kl else None
-            kl = approx_kl(
-                log_probs,
-                take(self._scores.reference),
-                options.kl_loss_type,
-                unbiased_old_log_probs=unbiased,
-                mask=mask,
+        if parts.sums.keys() != set(self.sums):
+            found = ", ".join(sorted(parts.sums.keys() ^ set(self.sums)))
+            raise UserError(
+                f"The function of --custom-tis-function-path gave a metric for some micro-batches only: {found}.",
+                "Return the same metrics in every call.",
             )
-            kl_loss = weighted_sum(kl, weights)
-            loss = loss + options.kl_loss_coef * kl_loss
-        difference, largest = self._difference(current, take(self._batch.rollout_log_probs), flat, weights)
-        parts = (
-            loss,
-            pg_loss,
-            mean_entropy,
-            weighted_sum(policy.clipped.float(), weights),
-            weighted_sum(policy.ppo_kl, weights),
-            kl_loss,
-            difference,
-        )
-        return loss, torch.stack([part.detach().double() for part in parts]), largest.double()
+        return parts.loss, _stacked(parts.sums, self.sums, log_probs), _stacked(parts.largest, self.largest, log_probs)
 
-    def _difference(self, current: Tensor, engine: Tensor, flat: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean part and largest value of |trainer's - engine's log-prob|; zeros where the weights have moved on."""
-        zero = current.new_zeros(1)
-        if self._scores.trainer is not None:
-            current = self._scores.trainer[flat].to(current.device)
-        elif not self._first:
-            return zero[0], zero
-        gap = (current - engine).abs()
-        largest = torch.where(weights != 0, gap, 0.0)
-        return weighted_sum(gap, weights), largest.max().reshape(1) if len(largest) else zero
+    def metrics(self, sums: Mapping[str, float], largest: Mapping[str, float]) -> dict[str, float]:
+        """The step's metrics from the totals over micro-batches and ranks, without those that are not defined."""
+        metrics = self._objective.finish(sums, largest)
+        undefined = math.isnan(metrics.get("importance_ess", 0.0))  # nothing to train on
+        return {name: value for name, value in metrics.items() if not (undefined and name == "importance_ess")}
+
+    def _tokens(
+        self, log_probs: Tensor, entropy: Tensor, flat: Tensor, offsets: Tensor, total_lengths: list[int]
+    ) -> Tokens:
+        def take(values: Tensor) -> Tensor:
+            return values[flat].to(log_probs.device, non_blocking=True)
+
+        def score(values: Tensor | None) -> Tensor | None:
+            return None if values is None else take(values)
+
+        return Tokens(
+            log_probs=log_probs,
+            advantages=take(self._batch.advantages),
+            mask=take(self._batch.mask),
+            weights=take(self.weights),
+            sequences=Sequences(offsets),
+            entropy=entropy,
+            old_log_probs=score(self._scores.old),
+            ref_log_probs=score(self._scores.reference),
+            rollout_log_probs=take(self._batch.rollout_log_probs),
+            train_log_probs=score(self._scores.trainer),
+            first_update=self._first,
+            total_lengths=total_lengths,
+        )
+
+
+def _stacked(values: Mapping[str, Tensor], names: tuple[str, ...], like: Tensor) -> Tensor:
+    """float64 [len(names)] on the device of ``like``."""
+    if not names:
+        return torch.zeros(0, dtype=torch.float64, device=like.device)
+    return torch.stack([values[name].double() for name in names])

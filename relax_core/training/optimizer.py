@@ -65,9 +65,17 @@ def build_optimizer(config: RelaxConfig, model: torch.nn.Module) -> Any:
 
     Args:
         model: in Megatron's data-parallel wrapper, with its weights loaded: main weights are copied from them.
+
+    Raises:
+        UserError: as ``optimizer_config``, or a state is to be moved to host memory that Megatron cannot move.
     """
-    device = next(model.parameters()).device
-    optimizer = get_megatron_optimizer(optimizer_config(config, device), [model])
+    settings = optimizer_config(config, next(model.parameters()).device)
+    if settings.optimizer_cpu_offload and not settings.use_precision_aware_optimizer:
+        raise UserError(
+            "--optimizer-cpu-offload needs --use-precision-aware-optimizer: Megatron moves the state of no other.",
+            "Add it, and --use-distributed-optimizer.",
+        )
+    optimizer = get_megatron_optimizer(settings, [model])
     _fuse(optimizer)
     return optimizer
 

@@ -15,7 +15,7 @@ from relax_core.algorithms.logprobs import CHUNK_BYTES, token_log_probs
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import MicroBatch, TrainingBatch
 from relax_core.training.distributed import Layout, max_over_ranks, sum_over_ranks
-from relax_core.training.loss import SUMS, StepLoss
+from relax_core.training.loss import StepLoss
 from relax_core.training.megatron import get_forward_backward_func, mpu
 from relax_core.training.model import hidden_rows, lm_head_weight
 from relax_core.training.work import MicroBatches
@@ -62,17 +62,18 @@ class Passes:
             watch: further ones, of samples without a gradient: forward only, for the metrics.
 
         Returns:
-            The sums of ``SUMS`` and ``largest_difference``, the same on every rank.
+            The step's metrics, the same on every rank.
         """
-        sums = torch.zeros(len(SUMS), dtype=torch.float64, device=self._device)
-        largest = torch.zeros(1, dtype=torch.float64, device=self._device)
+        sums, largest = (
+            torch.zeros(len(names), dtype=torch.float64, device=self._device) for names in (step.sums, step.largest)
+        )
 
         def loss(micro: MicroBatch, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
             log_probs, entropy = self._score(micro, hidden, with_entropy=True, entropy_grad=step.entropy_grad)
             assert entropy is not None
-            value, parts, difference = step(log_probs, entropy, micro.flat)
+            value, parts, peaks = step(log_probs, entropy, micro)
             sums.add_(parts)
-            torch.maximum(largest, difference, out=largest)
+            torch.maximum(largest, peaks, out=largest)
             if not len(micro.rows) and hidden.requires_grad:  # a dummy has no row that leads back to the model
                 value = value + hidden[:1].sum() * 0
             return value, torch.zeros((), dtype=torch.int, device=hidden.device), None
@@ -82,8 +83,8 @@ class Passes:
         if watch:
             with torch.no_grad():
                 self._run(batch, watch, loss, forward_only=True)
-        totals = sum_over_ranks(sums).tolist()
-        return {**dict(zip(SUMS, totals, strict=True)), "largest_difference": float(max_over_ranks(largest))}
+        totals, peak = sum_over_ranks(sums).tolist(), max_over_ranks(largest).tolist()
+        return step.metrics(dict(zip(step.sums, totals, strict=True)), dict(zip(step.largest, peak, strict=True)))
 
     def _run(
         self,

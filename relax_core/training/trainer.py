@@ -24,6 +24,7 @@ from relax_core.training.batch import COLUMNS, TrainingBatch
 from relax_core.training.build import Parts, build_parts
 from relax_core.training.distributed import Layout, join, seed_all, together
 from relax_core.training.errors import VersionMismatch
+from relax_core.training.hooks import loss_functions
 from relax_core.training.loss import Scores
 from relax_core.training.matmul_cpu import use_fastest_matmul
 from relax_core.training.optimizer import follow_options
@@ -133,7 +134,8 @@ class Trainer:
         The batch is divided in file order into ``--num-steps-per-rollout`` optimiser steps. The old policy of the
         ratio is, in this order: the current one itself (``--true-on-policy-mode``: the ratio is 1 in every step); the
         engine's (``--use-rollout-logprobs``); with one optimiser step the current one itself, which has the same
-        weights; else the trainer's own from a pass before the first step.
+        weights; else the trainer's own from a pass before the first step. That pass is
+        made also where ``--use-tis`` or ``--get-mismatch-metrics`` compares it with the engine's log-probs.
 
         Args:
             base, target: versions before and after; ``target`` is ``base + 1``.
@@ -155,12 +157,14 @@ class Trainer:
             if done is not None:
                 return done
             clock, parts, interval = _Clock(), self._parts, self.config.algorithm.ref_update_interval
+            functions = together(lambda: loss_functions(self.config))
+            assert functions is not None
             with clock.phase("read"):
                 data = self._read(batch, store_url)
                 work = divide(self.config, self.layout, data, parts.reference is not None)
             scores = self._scores(data, clock, updates=len(work))
             with self._gate.updating() as update:
-                applied = apply_updates(self.config, parts, data, work, scores, target, update, clock.phase)
+                applied = apply_updates(self.config, parts, data, work, scores, functions, target, update, clock.phase)
                 if interval is not None and parts.reference is not None and target % interval == 0:
                     parts.reference.take(parts.model)
                 result = TrainResult(
@@ -195,7 +199,8 @@ class Trainer:
         parts, algorithm = self._parts, self.config.algorithm
         itself = self.config.backend.true_on_policy_mode
         engines = algorithm.use_rollout_logprobs and not itself
-        recompute = not engines and not itself and updates > 1
+        compares = algorithm.use_tis or algorithm.get_mismatch_metrics
+        recompute = compares or (not engines and not itself and updates > 1)
         if not recompute and parts.reference is None:
             return Scores(old=data.rollout_log_probs if engines else None)
         own = own_micro_batches(self.config, self.layout, data, range(len(data)), scoring=True)
@@ -206,7 +211,8 @@ class Trainer:
         if parts.reference is not None:
             with clock.phase("ref_log_probs"), parts.reference.in_place_of(parts.model):
                 reference = parts.passes.score(data, own)
-        return Scores(data.rollout_log_probs if engines else trainer, reference, trainer)
+        old = data.rollout_log_probs if engines else None if itself else trainer
+        return Scores(old, reference, trainer)
 
     # -- what goes out and comes in ------------------------------------------------------------------------------
 

@@ -17,7 +17,8 @@ import torch
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import TrainingBatch
 from relax_core.training.errors import NonFiniteUpdate
-from relax_core.training.loss import DIFFERENCE, Scores, StepLoss
+from relax_core.training.hooks import LossFunctions
+from relax_core.training.loss import Scores, StepLoss
 from relax_core.training.megatron import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 
 TAKEN = ("grad_norm", "lr")
 """Metrics that only a step which was taken has."""
+
+LARGEST = "_max"
+"""End of the names of metrics of which the largest counts, and not the mean."""
 
 
 def wrap(config: RelaxConfig, megatron: TransformerConfig, policy: torch.nn.Module) -> torch.nn.Module:
@@ -73,9 +77,9 @@ class Applied:
     """What the optimiser steps of a rollout step did.
 
     Attributes:
-        metrics: those of ``relax_core.training.loss`` as means over the steps (``lr`` of the last one, largest values
-            as such), ``grad_norm`` before clipping, ``tokens``; in float16 also ``loss_scale`` after the last step and
-            ``skipped_steps``, in which it was too large.
+        metrics: those of ``relax_core.training.loss`` as means over the steps that have them (``lr`` of the last one,
+            largest values as such), ``grad_norm`` before clipping, ``tokens``; in float16 also ``loss_scale`` after the
+            last step and ``skipped_steps``, in which it was too large.
         steps: steps that were taken.
     """
 
@@ -89,6 +93,7 @@ def apply_updates(
     batch: TrainingBatch,
     work: Sequence[Work],
     scores: Scores,
+    functions: LossFunctions,
     target: int,
     update: Update,
     phase: Callable[[str], AbstractContextManager[None]],
@@ -97,6 +102,7 @@ def apply_updates(
 
     Args:
         work: one for each optimiser step.
+        functions: of the user, in the loss.
         target: version that they make, for the error's text.
         update: told when the first weight is about to change.
         phase: measures the time spent in a named phase.
@@ -107,9 +113,8 @@ def apply_updates(
     if config.algorithm.reset_optimizer_states:
         reset_moments(parts.optimizer)
     rows: list[dict[str, float]] = []
-    largest = 0.0
     for number, part in enumerate(work):
-        step = StepLoss(config, batch, scores, part.samples, first=number == 0)
+        step = StepLoss(config, batch, scores, part.samples, number == 0, functions)
         with phase("forward_backward"):
             parts.model.zero_grad_buffer()
             parts.optimizer.zero_grad()
@@ -126,21 +131,21 @@ def apply_updates(
                 _gather(parts.model, now=number == len(work) - 1 or not part.learn)
             elif not patient:
                 raise NonFiniteUpdate(target, number, row["loss"], norm)
-        largest = max(largest, row.pop("largest_difference"))
         rows.append(row)
-    metrics = {name: sum(row[name] for row in rows) / len(rows) for name in rows[0] if name not in TAKEN}
+    metrics = {name: _over_steps(name, rows) for row in rows for name in row if name not in TAKEN}
     taken = [row for row in rows if "grad_norm" in row]
     metrics["grad_norm"] = sum(row["grad_norm"] for row in taken) / len(taken) if taken else 0.0
     metrics["lr"] = taken[-1]["lr"] if taken else current_rate(parts.optimizer)
     if config.backend.fp16:
         metrics |= {"loss_scale": loss_scale(parts.optimizer), "skipped_steps": float(len(rows) - len(taken))}
-    if scores.trainer is None:  # only the first step's weights are those that generated
-        metrics[DIFFERENCE] = rows[0][DIFFERENCE]
-    metrics[f"{DIFFERENCE}_max"] = largest
-    if scores.reference is None:
-        del metrics["kl_loss"]
     metrics["tokens"] = float(len(batch.tokens.values))
     return Applied(metrics, len(taken))
+
+
+def _over_steps(name: str, rows: Sequence[dict[str, float]]) -> float:
+    """A metric of a rollout step from the optimiser steps that have it."""
+    values = [row[name] for row in rows if name in row]
+    return max(values) if name.endswith(LARGEST) else sum(values) / len(values)
 
 
 def _gather(model: Any, now: bool) -> None:

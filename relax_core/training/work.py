@@ -57,7 +57,8 @@ def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch, with_
     """The optimiser steps of a batch, in file order.
 
     A sample whose advantages are all 0 (a group of equal rewards) or that is masked has no gradient unless entropy or
-    KL are in the loss: it then goes through the model forward only, which is a third of the work.
+    KL are in the loss, or a function of the user makes it: it then goes through the model forward only, which is a
+    third of the work.
 
     Args:
         with_reference: the KL to a reference policy is in the loss.
@@ -71,7 +72,9 @@ def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch, with_
             f"The batch has {len(batch)} samples, not {updates} x --global-batch-size {size}.",
             "Make --rollout-batch-size x --n-samples-per-prompt a multiple of --global-batch-size.",
         )
-    only_signal = config.algorithm.entropy_coef == 0 and not with_reference
+    options = config.algorithm
+    own_loss = options.custom_tis_function_path or options.custom_pg_loss_reducer_function_path  # it may do anything
+    only_signal = options.entropy_coef == 0 and not with_reference and not own_loss
     learns = batch.has_signal() if only_signal else np.ones(len(batch), dtype=bool)
     work = []
     for plan in _plans(config, place, batch, range(len(batch)), updates):

@@ -1,6 +1,7 @@
 """The commands that answer questions about options; nothing heavy is imported for them."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,12 @@ from configs import model_folder
 
 from data.errors import UserError
 from flows.cli.main import main
-from relax_core.config.options import OPTIONS, SECTIONS, all_options
+from relax_core.config.options import OPTIONS, SECTIONS, BadValueError, all_options
+from relax_core.config.parser import read_config
+from relax_core.config.run_file import dump
+from relax_core.config.schema import run_file_schema
 from relax_core.config.secrets import redact, redact_text
+from relax_core.config.variables import insert_variables
 
 
 @pytest.fixture
@@ -237,3 +242,130 @@ def test_unknown_commands_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["docter"]) == 2
     assert "Did you mean `relax doctor`?" in capsys.readouterr().err
     assert isinstance(UserError("x"), Exception)
+
+
+def test_every_way_to_write_a_value_is_valid_against_the_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    check = jsonschema.Draft202012Validator(run_file_schema())
+    monkeypatch.setenv("X", "1")
+    written = [
+        *(None, True, 0, 1, -1, 0.5, 1e-6, "1", "-1", "+1", ".5", "1e-6", " 1 ", "Yes", "off", "512MB", "text", ""),
+        *(["1"], [1], ["a"], [1.5], [], {}, {"a": 1}, {"a": "b"}, {"actor": ["1", 1.0]}, {"actor": ["{env:X}", 1]}),
+        *('{"a": "b"}', '{"actor": [1, 1]}', '[{"name": "a", "path": "b"}]', "{env:X}", ["{env:X}"], "fcfs", "none"),
+        [{"name": "a", "path": "b", "stop": "x", "stop_token_ids": 3, "temperature": "{env:X}", "top_k": "5"}],
+    ]
+    for option in all_options().values():
+        for value in written:
+            inserted = insert_variables(value)
+            try:
+                as_text = option.kind == "json" and isinstance(inserted, str)
+                typed = option.convert_text(inserted) if as_text else option.convert(inserted)
+            except BadValueError:
+                continue
+            if typed is None or option.range is None or option.range.holds(typed):
+                assert check.is_valid({option.section: {option.name: value}}), (option.name, value)
+
+
+@pytest.mark.parametrize(
+    ("word", "part"),
+    [
+        ("optimizer.lr", "Learning rate."),
+        ("RELAX_LR", "Learning rate."),
+        ("\u2013\u2013lr", "Learning rate."),
+        ("--ROLLOUT_BATCH_SIZE", "Prompts a step"),
+        ("--config", "A run file: options in YAML"),
+        ("--use-wandb", "--use-wandb is an option of slime's. Here it has no effect"),
+    ],
+)
+def test_an_option_is_found_however_it_is_spelt(word: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", word]) == 0
+    assert part in capsys.readouterr().out
+
+
+def test_flags_are_words_to_search_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["options", "--rollout-temperature"]) == 0
+    assert "--rollout-temperature X" in capsys.readouterr().out
+    assert main(["options", "--nothing-like-this"]) == 2
+    assert "No option matches --nothing-like-this." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["schema", "-o", "a\0b"], "a\\x00b cannot be written: is no path."),
+        (["import-args", "a\0b"], "a\\x00b cannot be read: is no path."),
+        (["import-args", "run.sh", "--set", "X"], "--set X: expects NAME=VALUE."),
+        (["TRAIN"], "Did you mean `relax train`?"),
+        (["explain", "\x1b[31m"], "\\x1b[31m: there is no such option."),
+    ],
+)
+def test_a_mistake_is_one_line_that_a_terminal_prints(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert text in told
+    assert told.removesuffix("\n").isprintable()
+
+
+def test_help_and_version_may_be_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == main(["version"]) == 0
+    assert "usage: relax COMMAND" in capsys.readouterr().out
+
+
+def test_a_terminal_without_unicode_gets_something(tmp_path: Path) -> None:
+    environment = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-m", "flows.cli.main", "explain", "--lr"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "Learning rate." in done.stdout
+
+
+SECRETS = [
+    ["--http-proxy", "me:hunter2@proxy:1"],
+    ["--rm-url", "https://host/path?api_key=hunter2"],
+    ["--rm-url", "http://me:hunter2@host"],
+    ["--train-env-vars", '{"hf_token": "hunter2"}'],
+    ["--train-env-vars", "HF_TOKEN=hunter2"],
+    ["--train-env-vars", '{"HF_TOKEN": ["hunter2"]}'],
+    ["--custom-args", '{"judge": {"apiKey": "hunter2", "headers": {"Authorization": "Bearer hunter2"}}}'],
+    ["--genrm-engine-config", '{"api_key": "hunter2"}'],
+    ["--sglang-api-key", "a", "hunter2"],
+    ["--notify-urls", "hunter2"],
+    ["--wandb-key", "a", "hunter2"],
+    ["--lr", "http://me:hunter2@host"],
+    ["http://me:hunter2@host"],
+    ["--eval-config", "eval.yaml"],
+    ["--config", "run.yaml"],
+    ["--env-file", "env.yaml"],
+]
+
+
+@pytest.mark.parametrize("words", SECRETS, ids=" ".join)
+def test_no_output_shows_a_secret(
+    words: list[str], good: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("eval.yaml").write_text(
+        "datasets: [{name: a, path: 's3://k:hunter2@b/x', metadata_overrides: {api_key: hunter2}, top_k: u:hunter2@x}]"
+    )
+    Path("run.yaml").write_text(
+        "base: foo://k:hunter2@b/x\ntraining: HF_TOKEN=hunter2\nsglang: {sglang_api_key: {a: hunter2}}\n"
+        "tracking: {notify_urls: [slack://hunter2]}\noptimizer: {lr: {API_KEY: hunter2}, seed: '{env:MINE}'}\n"
+    )
+    Path("env.yaml").write_text("env_vars: {HF_TOKEN: [hunter2], RELAX_MY_TOKEN: hunter2, RELAX_SEED: 'u:hunter2@x'}\n")
+    monkeypatch.setenv("MINE", "hunter2")
+    doctor(*good, *words)
+    doctor("--json", *good, *words)
+    assert main(["train", *good, "--seed", "-1", *words]) == 2
+    told = capsys.readouterr()
+    assert "hunter2" not in told.out + told.err
+
+
+def test_an_evaluation_is_checked_with_the_options_of_its_run(
+    good: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = read_config([*good, "--eval-prompt-data", "set", "prompts.jsonl"], {})
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text(dump(given.config, given.sources))
+    assert doctor("evaluate", "--run-dir", "run") == 0
+    assert doctor("evaluate", "--run-dir", "run", "--top-k", "x") == 2
+    assert "--top-k: no such option." in capsys.readouterr().out

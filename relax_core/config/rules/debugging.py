@@ -45,10 +45,7 @@ def _overwritten(values: Values) -> Iterator[dict[str, Any]]:
     for name in ("save_debug_rollout_data", "save_debug_train_data"):
         path = values[name]
         if path and "{rollout_id" not in path and values.num_rollout != 1:
-            yield {"option": name, "each": "step", "placeholder": "{rollout_id}"}
-    path = values.save_debug_train_data
-    if path and "{rank" not in path and values.world > 1:
-        yield {"option": "save_debug_train_data", "each": "rank", "placeholder": "{rank}"}
+            yield {"option": name}
 
 
 def _dumps(values: Values) -> dict[str, str]:
@@ -124,12 +121,21 @@ RULES: tuple[Rule, ...] = (
         message="can contain no other placeholder than {known}.",
     ),
     Rule(
+        name="rollouts-alone-start-from-the-model",
+        option="debug_rollout_only",
+        reads=("debug_rollout_only", "load", "ref_load"),
+        broken=lambda v: v.debug_rollout_only and v.load is not None,
+        message="generates with the weights of --hf-checkpoint: --load and --ref-load need a trainer.",
+        fix="Give the model as --hf-checkpoint instead.",
+        shows=False,
+    ),
+    Rule(
         name="dumps-do-not-meet",
         option="save_debug_rollout_data",
-        reads=("save_debug_rollout_data", "save_debug_train_data", "num_rollout", "resource"),
+        reads=("save_debug_rollout_data", "save_debug_train_data", "num_rollout"),
         each=_overwritten,
-        message="is one file for all: each {each} replaces the one before.",
-        fix="Put {placeholder} into it.",
+        message="is one file for all: each step replaces the one before.",
+        fix="Put {{rollout_id}} into it.",
         severity="warning",
     ),
     idle(

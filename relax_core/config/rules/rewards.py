@@ -187,6 +187,15 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
     ),
     Rule(
+        name="group-has-a-function",
+        option="group_rm",
+        reads=("group_rm", "custom_rm_path"),
+        broken=lambda v: v.group_rm and v.custom_rm_path is None,
+        message="has no effect on built-in rewards, which score one response at a time.",
+        fix="Give --custom-rm-path, or leave this out.",
+        severity="warning",
+    ),
+    Rule(
         name="own-scores-win",
         option="disable_rewards_normalization",
         reads=("disable_rewards_normalization", "custom_reward_post_process_path"),

@@ -11,6 +11,7 @@ from relax_core.config.ranges import COUNT, FRACTION, NOT_NEGATIVE, above
 
 _BATCH = "relax_core/algorithms/batch.py"
 _LOSS = "relax_core/training/loss.py"
+_FUNCTIONS = "relax_core/training/hooks.py"
 _TRAINER = "relax_core/training/trainer.py"
 _BUILD = "relax_core/training/build.py"
 _UPDATES = "relax_core/training/updates.py"
@@ -33,14 +34,14 @@ class AlgorithmSection(Section):
         "reinforce_plus_plus_baseline",
     ] = option(
         "grpo",
-        stages="advantage",
+        stages="advantage train",
         effect=_BATCH,
-        honours=("grpo",),
+        honours=("grpo", "gspo", "sapo", "cispo", "rloo", "reinforce_plus_plus_baseline"),
         zh="advantage 的算法；与之相配的 reward 归一化和 policy loss 也由它决定。",
     )
     """Advantage estimator; it also decides how rewards are normalised and which policy loss is used."""
     normalize_advantages: bool = option(
-        False, unwired="refuse", zh="用全部数据并行 rank 上所有参与训练的 token 把 advantage 标准化。"
+        False, stages="advantage", effect=_BATCH, zh="用全部数据并行 rank 上所有参与训练的 token 把 advantage 标准化。"
     )
     """Standardise the advantages over all trained tokens of all data-parallel ranks."""
     disable_grpo_std_normalization: bool = option(
@@ -143,9 +144,9 @@ class AlgorithmSection(Section):
     Needs --use-kl-loss. Default: never."""
 
     # SAPO
-    sapo_tau_pos: float = option(1.0, above(0), unwired="refuse", zh="SAPO：advantage 为正时的温度。")
+    sapo_tau_pos: float = option(1.0, above(0), stages="train", effect=_LOSS, zh="SAPO：advantage 为正时的温度。")
     """Temperature of SAPO where the advantage is positive."""
-    sapo_tau_neg: float = option(1.05, above(0), unwired="refuse", zh="SAPO：advantage 不为正时的温度。")
+    sapo_tau_neg: float = option(1.05, above(0), stages="train", effect=_LOSS, zh="SAPO：advantage 不为正时的温度。")
     """Temperature of SAPO where the advantage is not positive."""
 
     # Critic
@@ -165,23 +166,32 @@ class AlgorithmSection(Section):
     # Off-policy correction
     use_tis: bool = option(
         False,
-        unwired="refuse",
+        stages="train",
+        effect=_LOSS,
         zh="用截断的重要性权重（训练端与引擎的概率比）修正 loss。不能与 --use-rollout-logprobs 同用。",
     )
     """Weight the loss by the truncated ratio of the trainer's to the engine's probabilities (truncated importance
     sampling). Excludes --use-rollout-logprobs."""
-    tis_clip: float = option(2.0, above(0), unwired="refuse", zh="--use-tis 所用权重的上限。需要 --use-tis。")
+    tis_clip: float = option(
+        2.0, above(0), stages="train", effect=_LOSS, zh="--use-tis 所用权重的上限。需要 --use-tis。"
+    )
     """Upper bound of the weight of --use-tis. Needs --use-tis."""
-    tis_clip_low: float = option(0.0, NOT_NEGATIVE, unwired="refuse", zh="--use-tis 所用权重的下限。需要 --use-tis。")
+    tis_clip_low: float = option(
+        0.0, NOT_NEGATIVE, stages="train", effect=_LOSS, zh="--use-tis 所用权重的下限。需要 --use-tis。"
+    )
     """Lower bound of the weight of --use-tis. Needs --use-tis."""
     custom_tis_function_path: str | None = option(
-        None, unwired="refuse", zh="代替内置 TIS 的函数。需要 --use-tis 或 --get-mismatch-metrics。默认：使用内置的。"
+        None,
+        stages="train",
+        effect=_FUNCTIONS,
+        zh="代替内置 TIS 的函数。需要 --use-tis 或 --get-mismatch-metrics。默认：使用内置的。",
     )
     """Your function in place of the built-in correction. Needs --use-tis or --get-mismatch-metrics. Default: the
     built-in one."""
     custom_pg_loss_reducer_function_path: str | None = option(
         None,
-        unwired="refuse",
+        stages="train",
+        effect=_FUNCTIONS,
         zh="自定义函数，决定逐 token 的 policy loss 怎样归并成一个数；不影响其他指标。默认：按样本或 token 求平均。",
     )
     """Your function that makes one number of the policy loss per token; it touches no other metric. Default: the mean
@@ -198,13 +208,18 @@ class AlgorithmSection(Section):
     """Mixtures: use the experts that the engine chose; implies --use-routing-replay. Excludes --partial-rollout."""
     use_opsm: bool = option(
         False,
-        unwired="refuse",
+        stages="train",
+        effect=_LOSS,
         zh="advantage 为负、且策略已偏离旧策略过远的序列不参与训练（off-policy sequence masking）。",
     )
     """Leave out sequences of negative advantage from which the policy has moved too far (off-policy sequence
     masking)."""
     opsm_delta: float = option(
-        1e-4, NOT_NEGATIVE, unwired="refuse", zh="新旧策略平均 log-prob 之差超过多少算偏离过远。需要 --use-opsm。"
+        1e-4,
+        NOT_NEGATIVE,
+        stages="train",
+        effect=_LOSS,
+        zh="新旧策略平均 log-prob 之差超过多少算偏离过远。需要 --use-opsm。",
     )
     """Mean difference of old and new log-probs that is too far. Needs --use-opsm."""
 
@@ -219,7 +234,8 @@ class AlgorithmSection(Section):
     """Store the entropy beside the log-probs, for a loss mask of your own."""
     get_mismatch_metrics: bool = option(
         False,
-        unwired="refuse",
+        stages="train",
+        effect=_LOSS,
         zh="不开 --use-tis 也运行自定义 TIS 函数，以记录训练端与引擎的差异；它返回的 loss 会被采用。"
         "需要 --custom-tis-function-path。",
     )

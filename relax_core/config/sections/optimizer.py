@@ -129,9 +129,11 @@ class OptimizerSection(Section):
     use_precision_aware_optimizer: bool | None = option(
         None,
         effect=_OPTIMIZER,
-        zh="使用 TransformerEngine 的优化器，其状态可用较低精度存放。默认：float16 时开启，其他情况关闭。",
+        zh="使用 TransformerEngine 的优化器，其状态可用较低精度存放。需要安装 TransformerEngine，"
+        "并需要 --use-distributed-optimizer。默认：float16 时开启，其他情况关闭。",
     )
-    """TransformerEngine's optimiser, whose state may have a lower precision. Default: on in float16, else off."""
+    """TransformerEngine's optimiser, whose state may have a lower precision. Needs TransformerEngine and
+    --use-distributed-optimizer. Default: on in float16, else off."""
     store_param_remainders: bool | None = option(
         None,
         effect=_OPTIMIZER,

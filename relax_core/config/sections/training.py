@@ -41,9 +41,9 @@ class TrainingSection(Section):
         -1,
         OFF_OR_COUNT,
         effect="relax_core/training/passes.py",
-        zh="logits 同时存在的行数，越小越省显存；-1：micro-batch 的所有行。",
+        zh="logits 同时存在的行数，越小越省显存；-1：由 Relax 按显存决定（行数少时一次算完）。",
     )
-    """Rows of logits that exist at once; -1: all rows of a micro-batch."""
+    """Rows of logits that exist at once; -1: as many as stay small beside the model."""
     allgather_cp: bool = option(
         False, unwired="refuse", zh="context parallel 的另一种做法：各 rank 取连续的一段序列，K/V 用 all-gather 汇集。"
     )

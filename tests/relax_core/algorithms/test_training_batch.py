@@ -8,7 +8,7 @@ from data.errors import UserError
 from data.ragged import Ragged
 from data.schema import REWARD, ROLLOUT
 from data.schema import table as make_table
-from relax_core.algorithms.batch import training_batch
+from relax_core.algorithms.batch import batch_metrics, training_batch
 from relax_core.config import RelaxConfig
 
 
@@ -57,8 +57,8 @@ def rewards(scores: dict[str, float | None]) -> pa.Table:
     )
 
 
-def config(samples: int) -> RelaxConfig:
-    return RelaxConfig.model_validate({"rollout": {"n_samples_per_prompt": samples}})
+def config(samples: int, **algorithm: object) -> RelaxConfig:
+    return RelaxConfig.model_validate({"rollout": {"n_samples_per_prompt": samples}, "algorithm": algorithm})
 
 
 def test_rewards_are_matched_by_id_and_normalised_by_group() -> None:
@@ -93,3 +93,47 @@ def test_a_removed_sample_counts_in_its_group_but_is_not_trained_on() -> None:
 def test_ids_that_do_not_match_are_an_error() -> None:
     with pytest.raises(UserError, match="same samples"):
         training_batch(rollout(["a0", "a1"], ["a", "a"]), rewards({"a0": 1.0}), config(2))
+
+
+def test_leave_one_out_compares_with_the_others_and_says_how() -> None:
+    """Group a: 1 - (0 + 0) / 2 = 1 and 0 - (1 + 0) / 2 = -0.5 twice; group b, all 1: 0 three times.
+
+    Baselines: 0, 0.5, 0.5, 1, 1, 1; their mean is 2/3, that of |advantage| (1 + 0.5 + 0.5) / 6 = 1/3.
+    """
+    table = rollout([f"{g}{i}" for g in "ab" for i in range(3)], ["a"] * 3 + ["b"] * 3)
+    scores = rewards({"a0": 1, "a1": 0, "a2": 0, "b0": 1, "b1": 1, "b2": 1})
+    options = config(3, advantage_estimator="rloo")
+    batch = training_batch(table, scores, options)
+    assert [row[0] for row in batch["advantages"].to_pylist()] == [1, -0.5, -0.5, 0, 0, 0]
+    metrics = batch_metrics(table, scores, options, batch)
+    assert metrics == pytest.approx(
+        {
+            "rloo/baseline_mean": 2 / 3,
+            "rloo/adv_abs_mean": 1 / 3,
+            "rloo/no_signal_frac": 0.5,
+            "rloo/zero_adv_group_frac": 0.5,
+            "rloo/dropped_group_frac": 0,
+            "rloo/empty_response_frac": 0,
+        }
+    )
+    assert batch_metrics(table, scores, config(3), batch) == {}
+
+
+def test_advantages_are_standardised_over_the_trained_tokens_of_the_batch() -> None:
+    """Scores 1, 0 and one removed: means 1/3; trained tokens (two each) hold 2/3, 2/3, -1/3, -1/3 of mean 1/6.
+
+    Population variance 1/4: ((2/3 - 1/6) / 0.5, (-1/3 - 1/6) / 0.5) = (1, -1); the removed sample's tokens are 0.
+    """
+    table = rollout(["a0", "a1", "a2"], ["a"] * 3, [False, False, True])
+    scores = rewards({"a0": 1, "a1": 0, "a2": 0})
+    options = config(3, advantage_estimator="reinforce_plus_plus_baseline", normalize_advantages=True)
+    batch = training_batch(table, scores, options)
+    assert np.allclose(batch["advantages"].to_pylist(), [[1, 1], [-1, -1], [0, 0]], atol=1e-6)
+    assert np.allclose(batch["returns"].to_pylist(), [[2 / 3] * 2, [-1 / 3] * 2, [0, 0]])
+
+
+def test_other_estimators_are_standardised_by_the_unbiased_deviation() -> None:
+    """Normalised rewards +-0.70711 on two tokens each: mean 0, unbiased variance 4 x 0.5 / 3 -> +-0.86603."""
+    scores = rewards({"a0": 1, "a1": 0})
+    batch = training_batch(rollout(["a0", "a1"], ["a"] * 2), scores, config(2, normalize_advantages=True))
+    assert np.allclose(batch["advantages"].to_pylist(), [[0.86603] * 2, [-0.86603] * 2], atol=1e-4)

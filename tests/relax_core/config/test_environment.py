@@ -99,3 +99,76 @@ def test_a_missing_environment_file_is_an_error_only_when_it_was_named() -> None
     assert read_environment_file(None) == ({}, [])
     with pytest.raises(UserError, match=r"--env-file no.yaml: cannot be read: No such file"):
         read_config(["--env-file", "no.yaml"], {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "fix"),
+    [
+        ("relax_lr", "Names are in capitals: RELAX_LR."),
+        ("RELAX_lr", "Names are in capitals: RELAX_LR."),
+        ("RELAX-LR", "Names are in capitals: RELAX_LR."),
+        ("RELAX_CONFIG", "A run file is named on the command line: --config FILE."),
+        ("RELAX_NO_COLOCATE", "Write RELAX_COLOCATE=false."),
+        ("RELAX_NORM_EPSILON", "Write RELAX_LAYERNORM_EPSILON."),
+        ("RELAX_SCHEDULE_POLICY", "Did you mean RELAX_SGLANG_SCHEDULE_POLICY?"),
+        ("RELAX_ZZZZZZ", "Unset it if it is meant for something else."),
+    ],
+)
+def test_a_name_that_is_nearly_an_option_is_told_without_its_value(variable: str, fix: str) -> None:
+    config, _, [note] = read_config([], {variable: "hunter2"})
+    assert str(note) == f"{variable}: names no option, so that it has no effect. {fix}"
+    assert config.optimizer.lr == 1e-6
+
+
+def test_a_variable_of_somebody_else_is_not_told() -> None:
+    assert read_config([], {"relax_logs": "x", "RELAXED": "y"}).notes == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "text"),
+    [
+        ({"RELAX_LR": ""}, 'RELAX_LR "": expects a finite number. Unset it where nothing is meant.'),
+        ({"RELAX_ROLLOUT_STOP_TOKEN_IDS": "1,2"}, "Items are words of their own: 1 2."),
+        ({"RELAX_TRAIN_ENV_VARS": "HF_TOKEN=hunter2"}, "RELAX_TRAIN_ENV_VARS HF_TOKEN=***: expects a JSON object"),
+    ],
+)
+def test_what_a_variable_cannot_hold(environ: dict[str, str], text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        read_config([], environ)
+    assert text in str(caught.value)
+
+
+def test_a_number_in_the_file_reaches_the_processes_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHERE", "/data")
+    Path("env.yaml").write_text(
+        "x-note: 1\nenv_vars: {A: 1.50, B: 0123, C: 0x1F, D: 1e6, E: 2024-01-01, F: '{env:WHERE}/x'}\n"
+    )
+    read, problems = read_environment_file("env.yaml")
+    assert read == {"A": "1.50", "B": "0123", "C": "0x1F", "D": "1e6", "E": "2024-01-01", "F": "/data/x"}
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("env_vars: false", "env_vars in env.yaml false: expects NAME: value below it"),
+        ("env_vars: {A: null}", "env_vars.A in env.yaml null: expects text."),
+        ("env_vars: {HF_TOKEN: [hunter2]}", "env_vars.HF_TOKEN in env.yaml ***: expects text."),
+        ('env_vars: {A: "a\\0b"}', "The character NUL may not be in it."),
+        ("env_vars: {RELAX_ENV_FILE: x}", "env_vars.RELAX_ENV_FILE in env.yaml: has no effect"),
+        ("env_vars: {RELAX_LR: abc}", "RELAX_LR abc (environment file): expects a finite number."),
+        ("env_vars: {A: '{env:NO_SUCH}'}", "the environment variable NO_SUCH is not set."),
+    ],
+)
+def test_a_wrong_entry_of_the_file(content: str, text: str) -> None:
+    Path("env.yaml").write_text(content)
+    with pytest.raises(UserError) as caught:
+        read_config(["--env-file", "env.yaml"], {})
+    assert text in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_folder_where_the_file_is_expected_is_told() -> None:
+    Path("configs/env.yaml").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"--env-file configs/env.yaml: cannot be read: Is a directory."):
+        read_config([], {})

@@ -233,3 +233,36 @@ def test_reading_a_command_line_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["\u2013lr", "1"], "\u2013lr: no such option. Did you mean --lr? It has the character U+2013"),
+        (["--seed", "1", "\u2212\u2212lr", "1"], "\u2212\u2212lr: no such option. Did you mean --lr?"),
+        (["--rollout\u2011batch\u2011size", "1"], "Did you mean --rollout-batch-size? It has the character U+2011"),
+        (["--lr\u200b", "1"], "--lr\\u200b: no such option. Did you mean --lr?"),
+        (["--lr", "1e\u22126"], "It has the character U+2212, as pasted text does, where - is meant."),
+        (["--lr 1e-6"], "--lr and its value are two words: no quotes round both."),
+        (["--lr", "1\r"], "command line: has words that end with a carriage return."),
+        (["--lr", "=", "1"], "Write --lr=1 without spaces."),
+        (["--lr=", "1"], "Write --lr=1 without spaces."),
+        (["--lr="], '--lr "": expects a finite number.'),
+        (["--lr", "-inf"], "--lr -inf: expects a finite number."),
+        (["-lr=1"], "-lr: no such option. Did you mean --lr?"),
+        (["---lr", "1"], "---lr: no such option. Did you mean --lr?"),
+        (["--optimizer.lr=1"], "--optimizer.lr: no such option. Did you mean --lr?"),
+        (["optimizer.lr=1e-6"], "a word that belongs to no option. An option is written --lr 1e-6."),
+        (["--seed", "1", "--"], "--seed 1 --: takes one value, a whole number. Leave the -- out."),
+        (["--lr", "1", "\\ "], "A backslash continues a line only as its very last character."),
+        (["run.yaml"], "A run file is given with --config run.yaml."),
+        ([""], '"": a word that belongs to no option.'),
+        (["--config", ""], '--config "": expects the path of one YAML file.'),
+        (["--lr", "\x1b[31m1"], "--lr \\x1b[31m1: expects a finite number."),
+        (["--actor-num-nodes", "\u00b2"], "--actor-num-nodes \u00b2: expects a whole number, 1 or more."),
+        (["--wandb-key", "a", "hunter2"], "--wandb-key ***: takes one value."),
+        (["--resource", '{"actor": [1, 1], "actor": [1, 2]}'], 'The key "actor" is given twice.'),
+    ],
+)
+def test_what_is_likely_meant_is_told(argv: list[str], text: str) -> None:
+    assert text in error_of(argv)

@@ -221,8 +221,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "--rollout-stop-token-ids 512: is outside the model's vocabulary of 512 entries.",
     ),
     ({"prompt_data": "no/such.jsonl@[0:5]"}, "--prompt-data no/such.jsonl@[0:5]: does not exist (looked in "),
-    ({"eval_prompt_data": ["a", "no/such.jsonl"]}, "--eval-prompt-data no/such.jsonl: does not exist"),
-    ({"eval_prompt_data": ["no/such.jsonl"]}, "--eval-prompt-data no/such.jsonl: does not exist"),
+    (
+        {"eval_prompt_data": ["a", "no/such.jsonl"]},
+        "--eval-prompt-data no/such.jsonl (evaluation set a): does not exist",
+    ),
+    ({"eval_prompt_data": ["no/such.jsonl"]}, "--eval-prompt-data no/such.jsonl (evaluation set aime): does not exist"),
     ({"hf_checkpoint": "no/such"}, "--hf-checkpoint: There is no model folder no/such."),
     ({"load": "no/such"}, "--load no/such: is no folder. Leave it out for a first run"),
     ({"prompt_data": "x" * 300}, "cannot be read: File name too long."),

@@ -113,3 +113,62 @@ def test_what_may_change_between_restarts(tmp_path: Path, change: dict[str, Any]
 )
 def test_what_may_not_change_between_restarts(name: str) -> None:
     assert name not in MAY_CHANGE
+
+
+def test_a_file_that_was_cut_off_is_refused_wherever_it_was_cut(tmp_path: Path) -> None:
+    lines = dump(RelaxConfig(), all_sources(seed="command line")).splitlines(keepends=True)
+    file = tmp_path / "config.yaml"
+    for count in range(1, len(lines), 7):
+        cut = "".join(lines[:count])
+        with pytest.raises(UserError, match="is cut off"):
+            load(cut)
+        file.write_text(cut)
+        with pytest.raises(UserError, match="is cut off"):
+            read_config(["--config", str(file)], {})
+    load("".join(lines).replace("\n", "\r\n"))
+
+
+def test_what_a_person_changed_in_a_runs_file_counts_and_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given_config, sources, _ = read_config(["--rollout-batch-size", "8", "--moe-router-topk", "2"], {})
+    config = resolve(given_config)
+    text = dump(config, mark_derived(given_config, config, sources))
+    changed = text.replace("  lr: 1.0e-06", "  lr: 5.0e-06").replace("  moe_router_topk: 2", "  moe_router_topk: 4")
+    changed = changed.replace("  rollout_batch_size: command line\n", "")
+    file = tmp_path / "config.yaml"
+    file.write_text(changed)
+    again, sources, notes = read_config(["--config", str(file)], {})
+    assert (again.optimizer.lr, again.rollout.rollout_batch_size) == (5e-6, 8)
+    assert again.megatron.model_extra == {"moe_router_topk": 4}
+    assert sources["lr"] == f"file {file}"
+    assert sources["global_batch_size"] == "default"  # derived anew
+    [note] = notes
+    assert note.severity == "warning"
+    assert "was changed after Relax wrote it" in note.reason
+    load(changed)
+    assert "was changed after Relax wrote it" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("sources", "reason"),
+    [
+        ("[a]", "sources in FILE a: expects the source of each option below it."),
+        ("{seed: 3}", "sources.seed in FILE 3: is no source."),
+        ("{seed: }", "sources.seed in FILE null: is no source."),
+    ],
+)
+def test_sources_that_are_none(tmp_path: Path, sources: str, reason: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(f"optimizer: {{seed: 9}}\nsources: {sources}\n")
+    with pytest.raises(UserError) as caught:
+        read_config(["--config", str(file)], {})
+    assert reason.replace("FILE", str(file)) in str(caught.value)
+
+
+def test_a_refusal_shows_no_secret(tmp_path: Path) -> None:
+    old = resolve(valid_config(tmp_path, custom_args={"API_KEY": "hunter2"}))
+    with pytest.raises(UserError) as caught:
+        refuse_other_configuration(old, resolve(valid_config(tmp_path, custom_args={"API_KEY": "hunter3"})))
+    assert "--custom-args" in str(caught.value)
+    assert "hunter" not in str(caught.value)

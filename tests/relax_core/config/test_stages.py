@@ -5,10 +5,11 @@ from typing import Any, get_args
 
 import pytest
 
+from relax_core.algorithms.registry import estimators
 from relax_core.config.options import OPTIONS, with_options
 from relax_core.config.resolve import resolve
 from relax_core.config.sections import RelaxConfig
-from relax_core.config.stages import MATTERS_WHEN, STAGES, Stage, options_hash, stage_options
+from relax_core.config.stages import CLIPS, LOSS_OPTIONS, MATTERS_WHEN, STAGES, Stage, options_hash, stage_options
 
 IN_STAGES = {name for names in STAGES.values() for name in names}
 
@@ -17,6 +18,12 @@ def test_the_table_names_every_stage_and_no_option_that_is_not_honoured() -> Non
     assert set(STAGES) == set(get_args(Stage))
     assert set(MATTERS_WHEN) <= IN_STAGES
     assert not [name for name in IN_STAGES if OPTIONS[name].unwired]
+
+
+def test_the_losses_take_what_the_registry_says() -> None:
+    assert {spec.name: LOSS_OPTIONS.get(spec.name, CLIPS) for spec in estimators()} == {
+        spec.name: spec.loss_options for spec in estimators()
+    }
 
 
 def test_options_that_are_passed_through_are_part_of_the_stages_that_they_change() -> None:
@@ -51,6 +58,11 @@ GROUP = {
         ({"disable_rewards_normalization": True}, {"advantage"}),
         ({"lr": 1.0}, {"train"}),
         ({"eps_clip": 0.3}, {"train"}),
+        ({"sapo_tau_pos": 2.0}, set()),
+        ({"sapo_tau_pos": 2.0, "advantage_estimator": "sapo"}, {"advantage", "train"}),
+        ({"normalize_advantages": True}, {"advantage"}),
+        ({"tis_clip": 3.0, "opsm_delta": 1.0}, set()),
+        ({"use_tis": True}, {"train"}),
         ({"rollout_temperature": 0.7}, {"generate", "train", "evaluate"}),
         ({"rollout_temperature": 0.7, "eval_temperature": 1.0}, {"generate", "train"}),
         ({"rollout_seed": 1}, {"generate", "evaluate"}),

@@ -15,7 +15,6 @@ from data.store import RunStore
 from relax_core.config import RelaxConfig, with_options
 from relax_core.run import debug_data
 from relax_core.run.debug_data import (
-    check_debug,
     check_recorded,
     place,
     read_recorded,
@@ -190,13 +189,6 @@ def test_missing_files_are_told_before_anything_starts(tmp_path: Path) -> None:
     run.total_steps = 3
     with pytest.raises(UserError, match=r"--load-debug-rollout-data: .*/2\.pt is missing"):
         check_recorded(run)
-
-
-def test_weights_that_need_a_trainer_are_refused_where_there_is_none() -> None:
-    with pytest.raises(UserError, match="--debug-rollout-only generates with the weights of --hf-checkpoint"):
-        check_debug(config(debug_rollout_only=True, load="runs/a/checkpoints"))
-    check_debug(config(debug_rollout_only=True))
-    check_debug(config(load="runs/a/checkpoints"))
 
 
 def test_binary_columns_pass(tmp_path: Path) -> None:

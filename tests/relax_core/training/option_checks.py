@@ -23,7 +23,7 @@ from relax_core.training.checkpoint_index import complete_iterations
 def passed_through(model: str, work: str) -> None:
     """What is only passed on reaches Megatron's configuration, over what Relax sets, in the form that it wants."""
     from relax_core.training.model import ModelShape, transformer_config
-    from relax_core.training.optimizer import optimizer_config
+    from relax_core.training.optimizer import build_optimizer, optimizer_config
 
     shape = ModelShape.from_hf(model)
     given = {
@@ -59,18 +59,20 @@ def passed_through(model: str, work: str) -> None:
     assert optimizer_config(make_config(model, {"loss_scale": 8.0}), cpu).loss_scale is None  # float16 alone scales
     assert not optimizer_config(make_config(model, {"store_param_remainders": False}), cpu).store_param_remainders
     moved = {"optimizer_cpu_offload": True, "overlap_cpu_optimizer_d2h_h2d": True}
+    assert not optimizer_config(make_config(model, moved), cpu).optimizer_cpu_offload  # it is there anyway
     there = optimizer_config(make_config(model, moved), cuda)
     assert (there.optimizer_cpu_offload, there.optimizer_offload_fraction) == (True, 1.0)
     assert there.overlap_cpu_optimizer_d2h_h2d
-    half_moved = optimizer_config(make_config(model, {**moved, "optimizer_offload_fraction": 0.5}), cuda)
-    assert half_moved.optimizer_offload_fraction == 0.5
-    assert not optimizer_config(make_config(model, moved), cpu).optimizer_cpu_offload  # it is there anyway
-    precise = make_config(model, {"use_precision_aware_optimizer": True, "use_distributed_optimizer": True})
+    part_moved = optimizer_config(make_config(model, {**moved, "optimizer_offload_fraction": 0.5}), cuda)
+    assert part_moved.optimizer_offload_fraction == 0.5
+    with pytest.raises(UserError, match="--optimizer-cpu-offload needs --use-precision-aware-optimizer"):
+        build_optimizer(make_config(model, moved), torch.nn.Linear(1, 1, device="meta"))
+    precise = make_config(model, {**moved, "use_precision_aware_optimizer": True, "use_distributed_optimizer": True})
     if find_spec("transformer_engine") is None:
         with pytest.raises(UserError, match="needs TransformerEngine"):
-            optimizer_config(precise, cpu)
-    else:
-        assert optimizer_config(precise, cpu).use_precision_aware_optimizer
+            optimizer_config(precise, cuda)
+        return
+    assert optimizer_config(precise, cuda).use_precision_aware_optimizer
 
 
 def schedules(model: str, work: str) -> None:
@@ -465,7 +467,7 @@ def overlapped(model: str, work: str) -> None:
         for left, right in zip(found[name][0], found["off"][0], strict=True):
             assert left == pytest.approx(right, rel=1e-5, abs=1e-6)
         for key, value in found[name][1].items():
-            torch.testing.assert_close(value, found["off"][1][key], atol=1e-5, rtol=1e-4)  # of steps of 1e-2
+            torch.testing.assert_close(value, found["off"][1][key], atol=2e-4, rtol=0)  # of steps of 1e-2
         np.testing.assert_allclose(found[name][2], found["off"][2], atol=1e-4)
 
 

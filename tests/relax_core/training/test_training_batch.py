@@ -12,7 +12,7 @@ from data.schema import BATCH
 from data.schema import table as make_table
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import TrainingBatch
-from relax_core.training.loss import SUMS, Scores, StepLoss
+from relax_core.training.loss import Scores, StepLoss
 from relax_core.training.reference import WeightCopy
 from relax_core.training.work import divide
 
@@ -64,6 +64,7 @@ def test_a_response_token_is_scored_one_position_before_it(batch: TrainingBatch)
     assert micro.rows.tolist() == [1, 2, 3, 6]
     assert micro.targets.tolist() == [2, 3, 4, 8]
     assert micro.flat.tolist() == [0, 1, 2, 3]
+    assert (micro.response_offsets.tolist(), micro.total_lengths) == ([0, 3, 4], [5, 4])
 
 
 def test_a_micro_batch_keeps_the_order_that_it_is_asked_for(batch: TrainingBatch) -> None:
@@ -76,6 +77,9 @@ def test_a_micro_batch_keeps_the_order_that_it_is_asked_for(batch: TrainingBatch
 def test_a_dummy_scores_nothing(batch: TrainingBatch) -> None:
     micro = batch.micro_batch([], CPU)
     assert (micro.lengths, len(micro.tokens), len(micro.rows), len(micro.flat)) == ([1], 1, 0, 0)
+    assert (micro.response_offsets.tolist(), micro.total_lengths) == ([0], [])
+    micro = batch.micro_batch([], torch.device("meta"))
+    assert (micro.rows.device.type, micro.flat.device.type) == ("meta", "cpu")  # as of any micro-batch
 
 
 def test_an_empty_response_is_allowed() -> None:
@@ -95,35 +99,38 @@ LOG_PROBS = torch.tensor([-1.5, -9.0, -3.0, -4.0])
 def run(
     config: RelaxConfig, batch: TrainingBatch, parts: list[list[int]], scores: Scores | None = None
 ) -> dict[str, float]:
-    """Metrics summed over micro-batches given by flat places, and the gradient of the log-probs."""
+    """Metrics summed over micro-batches given by their samples, and the gradient of the log-probs."""
     step = StepLoss(config, batch, scores or Scores(), (0, len(batch)), first=True)
     log_probs = LOG_PROBS.clone().requires_grad_()
-    sums, largest = torch.zeros(len(SUMS), dtype=torch.float64), 0.0
+    sums, largest = (torch.zeros(len(names), dtype=torch.float64) for names in (step.sums, step.largest))
     for part in parts:
-        flat = torch.tensor(part, dtype=torch.int64)
-        loss, values, difference = step(log_probs[flat], torch.ones(len(part)), flat)
+        micro = batch.micro_batch(part, CPU)
+        loss, values, peaks = step(log_probs[micro.flat], torch.ones(len(micro.flat)), micro)
         loss.backward()
         sums += values
-        largest = max(largest, float(difference))
+        largest = torch.maximum(largest, peaks)
     assert log_probs.grad is not None
-    return {**dict(zip(SUMS, sums.tolist(), strict=True)), "largest": largest, "grad": log_probs.grad.tolist()}  # type: ignore[dict-item]
+    metrics = step.metrics(
+        dict(zip(step.sums, sums.tolist(), strict=True)), dict(zip(step.largest, largest.tolist(), strict=True))
+    )
+    return {**metrics, "grad": log_probs.grad.tolist()}  # type: ignore[dict-item]
 
 
 def test_loss_is_the_mean_over_samples_of_means_over_tokens(batch: TrainingBatch) -> None:
-    result = run(RelaxConfig(), batch, [[0, 1, 2, 3]])
+    result = run(RelaxConfig(), batch, [[0, 1]])
     # ratio 1: token losses -1, (masked), -1 | 1; sample means -1 and 1; over 2 samples: 0
     assert result["loss"] == 0
     assert result["grad"] == [-0.25, 0, -0.25, 0.5]
     # differences 0.5, (masked), 0 | 0: sample means 0.25 and 0, mean 0.125
     assert result["train_rollout_logprob_abs_diff"] == 0.125
-    assert result["largest"] == 0.5
+    assert result["train_rollout_logprob_abs_diff_max"] == 0.5
     assert result["entropy_loss"] == 1
 
 
 def test_the_token_mean_counts_tokens_of_the_whole_step(batch: TrainingBatch) -> None:
     config = RelaxConfig()
     config.optimizer.calculate_per_token_loss = True
-    result = run(config, batch, [[0, 1], [2, 3]])
+    result = run(config, batch, [[0], [1]])
     assert result["loss"] == pytest.approx(-1 / 3)  # (-1 - 1 + 1) / 3
     assert result["grad"] == pytest.approx([-1 / 3, 0, -1 / 3, 1 / 3])
 
@@ -132,9 +139,9 @@ def test_micro_batches_do_not_change_loss_metric_or_gradient(batch: TrainingBatc
     config = RelaxConfig()
     config.algorithm.entropy_coef, config.algorithm.kl_loss_coef = 0.1, 0.2
     scores = Scores(old=LOG_PROBS - 0.3, reference=LOG_PROBS + 0.1, trainer=LOG_PROBS)
-    whole = run(config, batch, [[0, 1, 2, 3]], scores)
-    for parts in ([[0], [1], [2], [3]], [[3, 0], [], [2, 1]]):
-        split = run(config, batch, [part for part in parts if part], scores)
+    whole = run(config, batch, [[0, 1]], scores)
+    for parts in ([[0], [1]], [[1, 0]], [[1], [], [0]]):
+        split = run(config, batch, parts, scores)
         assert {k: v for k, v in split.items() if k != "grad"} == pytest.approx(
             {k: v for k, v in whole.items() if k != "grad"}, abs=1e-7
         )
@@ -144,10 +151,10 @@ def test_micro_batches_do_not_change_loss_metric_or_gradient(batch: TrainingBatc
 def test_what_is_masked_adds_nothing_whatever_it_holds() -> None:
     nan, inf = float("nan"), float("inf")
     batch = make([[0, 0, 0], [1]], [[nan, inf, 1], [1]], [[nan, nan, nan], [-4]])
-    result = run(RelaxConfig(), batch, [[0, 1, 2, 3]])
+    result = run(RelaxConfig(), batch, [[0, 1]])
     assert result["loss"] == -0.5  # (0 + -1) / 2
     assert result["grad"] == [0, 0, 0, -0.5]
-    assert result["largest"] == 0
+    assert result["train_rollout_logprob_abs_diff_max"] == 0
 
 
 def test_the_reference_takes_the_models_place_and_leaves_it() -> None:

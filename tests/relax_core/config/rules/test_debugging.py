@@ -78,20 +78,20 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "rollouts-alone-start-from-the-model",
+        Case(
+            {"debug_rollout_only": True, "load": "checkpoints"},
+            "--debug-rollout-only: generates with the weights of --hf-checkpoint",
+            {"debug_rollout_only": True},
+        ),
+    ),
+    (
         "dumps-do-not-meet",
         Case(
             {"save_debug_rollout_data": "dump.pt"},
             "--save-debug-rollout-data dump.pt: is one file for all: each step replaces the one before. Put"
             " {rollout_id} into it.",
             {"save_debug_rollout_data": "dump.pt", "num_rollout": 1},
-        ),
-    ),
-    (
-        "dumps-do-not-meet",
-        Case(
-            {"save_debug_train_data": "{rollout_id}", "resource": {"actor": (1, 2), "rollout": (1, 1)}},
-            "--save-debug-train-data {rollout_id}: is one file for all: each rank replaces the one before. Put {rank}",
-            {"save_debug_train_data": "{rollout_id}"},
         ),
     ),
     (

@@ -125,6 +125,14 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "group-has-a-function",
+        Case(
+            {"group_rm": True},
+            "--group-rm: has no effect on built-in rewards, which score one response at a time.",
+            {"group_rm": True, "custom_rm_path": "my_reward.group"},
+        ),
+    ),
+    (
         "own-scores-win",
         Case(
             {"disable_rewards_normalization": True, "custom_reward_post_process_path": "a.b"},
