@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Hashable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -33,16 +33,6 @@ _READ_AS = ("null", "bool", "merge")
 
 class _Loader(yaml.SafeLoader):
     """Plain types, and no key twice in one mapping."""
-
-    yaml_implicit_resolvers: ClassVar[Any] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_TAG) in _READ_AS]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-    yaml_constructors: ClassVar[Any] = {
-        tag: construct
-        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
-        if tag is None or tag.removeprefix(_TAG) in ("null", "bool", "int", "float", "str", "seq", "map")
-    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
@@ -73,6 +63,15 @@ class _Loader(yaml.SafeLoader):
 
 
 _PYTHON = {".inf": "inf", "-.inf": "-inf", ".nan": "nan"}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.removeprefix(_TAG) in _READ_AS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.yaml_constructors = {
+    tag: construct
+    for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+    if tag is None or tag.removeprefix(_TAG) in ("null", "bool", "int", "float", "str", "seq", "map")
+}
 _Loader.add_implicit_resolver(f"{_TAG}int", re.compile(f"^(?:{_INT.pattern})$"), list("-+0123456789"))
 _Loader.add_implicit_resolver(f"{_TAG}float", re.compile(f"^(?:{_FLOAT.pattern})$"), list("-+0123456789."))
 _Loader.add_constructor(f"{_TAG}int", _Loader.number)
@@ -84,8 +83,8 @@ class _TextLoader(_Loader):
     """The same, but that a number stays the text that it is written as."""
 
 
-_TextLoader.add_constructor(f"{_TAG}int", yaml.SafeLoader.construct_yaml_str)
-_TextLoader.add_constructor(f"{_TAG}float", yaml.SafeLoader.construct_yaml_str)
+for _tag in ("int", "float"):
+    _TextLoader.add_constructor(f"{_TAG}{_tag}", yaml.SafeLoader.construct_yaml_str)  # type: ignore[type-var]
 
 
 class _Dumper(yaml.SafeDumper):

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import effect_probes_run as run
 import pytest
 from effect_probes import Probe, report_of, watched
 from ranks import run_ranks
-from tiny import make_tiny
+from safetensors.numpy import load_file, save_file
 from training_batches import write_batches
 
 from relax_core.config.examine import Report
@@ -334,51 +335,64 @@ THERE = [name for name, case in CASES.items() if isinstance(case.probe, str)]
 """Options whose probe runs in this process, and those whose probe needs Megatron and a process of its own."""
 
 
-def reports(folder: Path, name: str, **places: str) -> Iterator[Report]:
-    """What the check makes of the two configurations of a case, the first one twice, each with its files when it is
-    asked for.
+def report(folder: Path, name: str, changed: bool, **places: str) -> Report:
+    """What the check makes of one of the two configurations of a case, whose files are made anew.
 
     Args:
         places: what stands in texts for `{its name}`.
     """
     case = CASES[name]
-    for changed in ({}, {}, {name: case.value}):
-        shutil.rmtree(folder, ignore_errors=True)
-        yield report_of(folder, {**case.base, **changed}, **places)
+    shutil.rmtree(folder, ignore_errors=True)
+    return report_of(folder, {**case.base, **({name: case.value} if changed else {})}, **places)
 
 
-def assert_accepted(name: str, *found: Report) -> None:
+def assert_accepted(name: str, before: Report, after: Report) -> None:
     """The two configurations of a case are such as a run takes."""
     case = CASES[name]
     if case.judged:
-        told = [[problem.option for problem in report.errors] for report in found]
         refused = [OPTIONS[name].flag] if case.refused else []
-        assert told == [[], [], refused], [str(error) for report in found for error in report.errors]
+        told = [[problem.option for problem in one.errors] for one in (before, after)]
+        assert told == [[], refused], [str(error) for one in (before, after) for error in one.errors]
 
 
-@pytest.fixture
-def place(tmp_path: Path, relax_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@dataclass
+class Here:
+    """Probes of this process. ``known``: what they found of configurations that are not changed, which many share."""
+
+    folder: Path
+    known: dict[str, list[tuple[Report, Any]]] = field(default_factory=dict)
+
+    def unchanged(self, name: str, probe: Probe) -> list[tuple[Report, Any]]:
+        """What the probe finds of a case's first configuration, twice."""
+        key = json.dumps([probe.__name__, CASES[name].base])
+        if key not in self.known:
+            made = (report(self.folder, name, False) for _ in range(2))
+            self.known[key] = [(one, probe(one.config)) for one in made]
+        return self.known[key]
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, relax_home: Path) -> Iterator[Here]:
     """A working directory of its own, no services, and no proxy between this process and itself."""
-    monkeypatch.chdir(tmp_path)
-    for name in ("http_proxy", "https_proxy", "all_proxy"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.upper(), raising=False)
-    return tmp_path / "case"
+    folder = tmp_path_factory.mktemp("here")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            patch.delenv(name, raising=False)
+            patch.delenv(name.upper(), raising=False)
+        yield Here(folder / "case")
 
 
 @pytest.mark.parametrize("name", HERE)
-def test_another_value_changes_what_is_done(name: str, place: Path) -> None:
+def test_another_value_changes_what_is_done(name: str, here: Here) -> None:
     probe = CASES[name].probe
     assert not isinstance(probe, str)
-    found: list[tuple[Report, Any]] = []
-    modules: set[str] = set()
-    for report in reports(place, name):
-        config = report.config
-        if len(found) == 2:
-            config, modules = watched(config, name)
-        found.append((report, probe(config)))
-    assert_accepted(name, *(report for report, _ in found))
-    assert_shown(name, [result for _, result in found], modules)
+    (before, first), (_, again) = here.unchanged(name, probe)
+    after = report(here.folder, name, True)
+    config, modules = watched(after.config, name)
+    second = probe(config)
+    assert_accepted(name, before, after)
+    assert_shown(name, [first, again, second], modules)
 
 
 def assert_shown(name: str, results: list[Any], modules: Collection[str]) -> None:
@@ -414,7 +428,7 @@ def test_another_value_than_the_only_one_is_refused(name: str) -> None:
 class There(NamedTuple):
     """What that process says, by option; ``constructed``: what each of Megatron's constructors gets."""
 
-    reports: dict[str, list[Report]]
+    reports: dict[str, tuple[Report, Report]]
     answers: dict[str, list[dict[str, Any]]]
     constructed: dict[str, dict[str, str]]
 
@@ -430,12 +444,18 @@ def started(
         return
     work = tmp_path_factory.mktemp("effects")
     write_batches(str(work))
-    models = {name: str(make_tiny(work / name, seed=seed)) for seed, name in enumerate(("model", "other_model"))}
-    found = {name: list(reports(work / "case", name, **models)) for name in THERE}
-    cases = [
-        {"probe": CASES[name].probe, "config": report.config.model_dump(mode="json"), "name": looked_at}
+    model: Path = request.getfixturevalue("tiny_model")
+    other = Path(shutil.copytree(model, work / "other-model")) / "model.safetensors"
+    save_file({name: 2 * weight for name, weight in load_file(other).items()}, other, {"format": "pt"})
+    models = {"model": str(model), "other_model": str(other.parent)}
+    found = {
+        name: (report(work / "case", name, False, **models), report(work / "case", name, True, **models))
         for name in THERE
-        for report, looked_at in zip(found[name], (None, None, name), strict=True)
+    }
+    cases = [
+        {"probe": CASES[name].probe, "config": one.config.model_dump(mode="json"), "name": looked_at}
+        for name, (before, after) in found.items()
+        for one, looked_at in ((before, None), (before, None), (after, name))
     ]
     values = {option.name: other_value(option) for option in PASSED["megatron"]}
     (work / "asked.json").write_text(json.dumps({"cases": cases, "values": values}))
@@ -445,7 +465,7 @@ def started(
         def result() -> There:
             [answer] = running.result()
             answers = iter(answer["answers"])
-            return There(found, {name: [next(answers) for _ in found[name]] for name in THERE}, answer["constructed"])
+            return There(found, {name: [next(answers) for _ in range(3)] for name in THERE}, answer["constructed"])
 
         yield result
 
