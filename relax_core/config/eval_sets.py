@@ -105,13 +105,14 @@ def problems_of(sets: Sequence[EvalSet]) -> list[Problem]:
 
 _BAD_NAME = (
     "is no name of an evaluation set.",
-    "A name has letters, digits, '-', '_' and '.', and begins with no '.'.",
+    "A name has letters, digits, '-', '_' and '.', at most 100 of them, and begins with no '.'.",
 )
 _DOUBLED_NAME = ("names two sets.", "Give each set a name of its own.")
 
 
 def _is_name(name: str) -> bool:
-    return name.replace("-", "").replace("_", "").replace(".", "").isalnum() and not name.startswith(".")
+    bare = name.replace("-", "").replace("_", "").replace(".", "")
+    return bare.isalnum() and not name.startswith(".") and len(name) <= 100  # it is a part of file names
 
 
 def read_eval_config(path: str) -> tuple[list[EvalSet], list[Problem]]:

@@ -209,7 +209,7 @@ def _empty(config: RelaxConfig, sources: Mapping[str, Source]) -> Iterator[Probl
         if option.kind != "text" or not option.optional or name in _MAY_BE_EMPTY or get_option(config, name) != "":
             continue
         source = sources.get(name, DEFAULT)
-        if name not in _REQUIRED:
+        if name not in _REQUIRED and not _is_copy(config, name):
             yield Problem(option.flag, "", "is empty.", "Leave it out.", origin=source if is_given(source) else "")
 
 

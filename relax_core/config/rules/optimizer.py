@@ -64,6 +64,13 @@ def _late_warmups(v: Values) -> Iterator[dict[str, Any]]:
             yield {"option": name, "total": total}
 
 
+def _lone_weight_decays(values: Values) -> Iterator[dict[str, Any]]:
+    if values.weight_decay_incr_style == "constant":
+        for name in ("start_weight_decay", "end_weight_decay"):
+            if values[name] is not None and values[name] != values.weight_decay:
+                yield {"option": name}
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         name="learning-rate-has-a-floor-below",
@@ -71,6 +78,36 @@ RULES: tuple[Rule, ...] = (
         reads=("min_lr", "lr"),
         broken=lambda v: v.min_lr > v.lr,
         message="is above --lr {lr}.",
+    ),
+    Rule(
+        name="warm-up-begins-below",
+        option="lr_warmup_init",
+        reads=("lr_warmup_init", "lr"),
+        broken=lambda v: v.lr_warmup_init > v.lr,
+        message="is above --lr {lr}.",
+    ),
+    Rule(
+        name="warm-up-has-one-length",
+        option="lr_warmup_fraction",
+        reads=("lr_warmup_fraction", "lr_warmup_iters"),
+        broken=lambda v: v.lr_warmup_fraction is not None and v.lr_warmup_iters > 0,
+        message="cannot be used with --lr-warmup-iters {lr_warmup_iters}: both say how long the warm-up is.",
+        fix="Leave one out.",
+    ),
+    Rule(
+        name="last-phase-has-a-length",
+        option="lr_decay_style",
+        reads=("lr_decay_style", "lr_wsd_decay_iters"),
+        broken=lambda v: v.lr_decay_style == "WSD" and v.lr_wsd_decay_iters is None,
+        message="needs --lr-wsd-decay-iters, the steps in which the rate goes down.",
+    ),
+    Rule(
+        name="weight-decay-changes-somehow",
+        option="start_weight_decay",
+        reads=("start_weight_decay", "end_weight_decay", "weight_decay", "weight_decay_incr_style"),
+        each=_lone_weight_decays,
+        message="differs from --weight-decay {weight_decay} and needs --weight-decay-incr-style linear or cosine.",
+        fix="Add it, or give --weight-decay alone.",
     ),
     Rule(
         name="warm-up-ends-before-the-run",

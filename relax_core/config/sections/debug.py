@@ -40,7 +40,7 @@ class DebugSection(Section):
     load_debug_rollout_data: str | None = option(
         None,
         stages="generate reward",
-        effect="relax_core/run/session.py",
+        effect="relax_core/run/debug_data.py",
         zh="不生成，改读以前存下的 rollout：--save-debug-rollout-data（或 slime）写的文件，或某一步的 rollout.parquet；"
         "路径可含 `{rollout_id}`，可以是 fsspec URL。文件里有 reward 时直接采用，否则重新打分。"
         "给出即视为 --debug-train-only。默认：照常生成。",

@@ -327,9 +327,6 @@ BEFORE = (
 """Modules in which options take effect before there is the configuration that a probe gets."""
 
 # the module that it names asks for --debug-train-only first, which the check adds
-ELSEWHERE = {"load_debug_rollout_data": "relax_core/run/debug_data.py"}
-"""Options that the module which they name need not read."""
-
 HERE = [name for name, case in CASES.items() if not isinstance(case.probe, str)]
 THERE = [name for name, case in CASES.items() if isinstance(case.probe, str)]
 """Options whose probe runs in this process, and those whose probe needs Megatron and a process of its own."""
@@ -404,7 +401,7 @@ def assert_shown(name: str, results: list[Any], modules: Collection[str]) -> Non
     first, again, second = results
     assert first == again, "it differs by itself"
     assert first != second
-    effect = ELSEWHERE.get(name, WIRED[name].effect)
+    effect = WIRED[name].effect
     assert effect in modules or effect in BEFORE
 
 

@@ -143,7 +143,7 @@ dataset: {}
         "datasets[1].top_p in eval.yaml 1.5: must be above 0 and at most 1.",
         "datasets[1].label-key in eval.yaml: no such field. Did you mean label_key?",
         "datasets[2].name in eval.yaml ../b: is no name of an evaluation set. A name has letters, digits, '-', '_' and"
-        " '.', and begins with no '.'.",
+        " '.', at most 100 of them, and begins with no '.'.",
         "datasets[3].n_samples_per_eval_prompt in eval.yaml true: expects a whole number.",
         "datasets[3].name in eval.yaml a: names two sets. Give each set a name of its own.",
         'datasets[4].stop in eval.yaml "": must be at most 32 texts, none of them empty.',

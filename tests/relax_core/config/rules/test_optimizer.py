@@ -21,6 +21,34 @@ CASES: list[tuple[str, Case]] = [
         Case({"min_lr": 1.0}, "--min-lr 1.0: is above --lr 1e-06.", {"min_lr": 1e-6, "lr_decay_style": "cosine"}),
     ),
     (
+        "warm-up-begins-below",
+        Case({"lr_warmup_init": 1.0}, "--lr-warmup-init 1.0: is above --lr 1e-06.", {"lr_warmup_init": 1e-7}),
+    ),
+    (
+        "warm-up-has-one-length",
+        Case(
+            {"lr_warmup_fraction": 0.5, "lr_warmup_iters": 1},
+            "--lr-warmup-fraction 0.5: cannot be used with --lr-warmup-iters 1",
+            {"lr_warmup_fraction": 0.5},
+        ),
+    ),
+    (
+        "last-phase-has-a-length",
+        Case(
+            {"lr_decay_style": "WSD"},
+            "--lr-decay-style WSD: needs --lr-wsd-decay-iters",
+            {"lr_decay_style": "WSD", "lr_wsd_decay_iters": 1},
+        ),
+    ),
+    (
+        "weight-decay-changes-somehow",
+        Case(
+            {"end_weight_decay": 0.5},
+            "--end-weight-decay 0.5: differs from --weight-decay 0.01 and needs --weight-decay-incr-style",
+            {"end_weight_decay": 0.5, "weight_decay_incr_style": "linear"},
+        ),
+    ),
+    (
         "warm-up-ends-before-the-run",
         Case(  # 3 rollout steps with 2 updates each
             {"lr_warmup_iters": 6, "num_steps_per_rollout": 2},
