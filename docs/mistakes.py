@@ -125,8 +125,8 @@ def transcript_page() -> str:
         *textwrap.wrap(f"relax doctor {GOOD}", 100, break_on_hyphens=False, subsequent_indent="    "),
         "```",
         "",
-        "`relax train` says the same, before anything starts. All mistakes of a command line, a run file and the"
-        " environment are told together.",
+        "`relax train` finds the same, before anything starts; ERROR and warning stand here for the headings of"
+        " `relax doctor`. All mistakes of a command line, a run file and the environment are told together.",
     ]
     for title, typed, words in MISTAKES:
         lines += ["", f"## {title}", "", "```", f"relax doctor ... {typed}", "", answer(words), "```"]

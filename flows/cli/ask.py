@@ -41,10 +41,13 @@ def doctor(arguments: list[str]) -> int:
 
         words = with_options_of_the_run(words)
     report = examine_given(read_given(words), purpose)
+    training = purpose == "train"
+    if training:
+        report = report_of.with_run(report)
     if as_json:
-        print(json.dumps(report_of.as_json(report), indent=2, ensure_ascii=False))
+        print(json.dumps(report_of.as_json(report, training), indent=2, ensure_ascii=False))
     else:
-        print(report_of.as_text(report))
+        print(report_of.as_text(report, training))
     return report_of.exit_code(report)
 
 

@@ -72,6 +72,9 @@ def _with_run_dir(given: Given, default: str) -> tuple[RelaxConfig, dict[str, So
     if config.run.run_dir is None:
         config.run.run_dir = time.strftime(default)
         sources["run_dir"] = DERIVED
+        print(
+            f"relax: the run is {config.run.run_dir}; with --run-dir {config.run.run_dir} it goes on.", file=sys.stderr
+        )
     return config, sources
 
 

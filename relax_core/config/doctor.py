@@ -6,12 +6,16 @@ exit code is 0 when nothing is to say, 1 with warnings, 2 with errors.
 
 import textwrap
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from data.errors import UserError
 from relax_core.config.examine import Report
+from relax_core.config.files import local_path
 from relax_core.config.options import OPTIONS, get_option, json_values, option_values
 from relax_core.config.plan import Plan, count_rows, plan
 from relax_core.config.problems import Problem, told
+from relax_core.config.run_file import load, refuse_other_configuration
 from relax_core.config.secrets import HIDDEN, redact, redact_text
 from relax_core.config.sources import CORRECTED, DERIVED, is_given
 
@@ -34,6 +38,27 @@ def verdict(report: Report) -> str:
     return f"This configuration can run{f', with {said}' if said else ''}."
 
 
+def with_run(report: Report) -> Report:
+    """The report with what keeps a run that has begun from going on under this configuration.
+
+    Only a run directory on this machine is looked into.
+    """
+    place = report.config.run.run_dir
+    folder = local_path(place) if place else None
+    if folder is None or not (folder / "steps").is_dir() or not (folder / "config.yaml").is_file():
+        return report
+    try:
+        old = load((folder / "config.yaml").read_text(encoding="utf-8"))[0]
+        refuse_other_configuration(old, report.config)
+    except UserError as error:
+        reason = " ".join([error.problem, *error.details.splitlines()])
+        return replace(report, problems=(*report.problems, Problem("--run-dir", str(place), reason, error.fix)))
+    except (OSError, UnicodeDecodeError):
+        problem = Problem("--run-dir", str(place), "its config.yaml cannot be read.")
+        return replace(report, problems=(*report.problems, problem))
+    return report
+
+
 def planned(report: Report) -> Plan | None:
     """The plan of the run; None where the errors leave none."""
     if any(not problem.option.startswith("--") for problem in report.errors) or report.model is None:
@@ -47,9 +72,9 @@ def planned(report: Report) -> Plan | None:
         raise
 
 
-def as_json(report: Report) -> dict[str, Any]:
-    """The report for programs."""
-    made = planned(report)
+def as_json(report: Report, training: bool = True) -> dict[str, Any]:
+    """The report for programs; the plan is that of a training run."""
+    made = planned(report) if training else None
     return {
         "verdict": "errors" if report.errors else "warnings" if report.warnings else "ok",
         "errors": [_problem_json(problem) for problem in report.errors],
@@ -61,8 +86,8 @@ def as_json(report: Report) -> dict[str, Any]:
     }
 
 
-def as_text(report: Report) -> str:
-    """The report for people."""
+def as_text(report: Report, training: bool = True) -> str:
+    """The report for people; the plan is that of a training run."""
     blocks = [verdict(report)]
     for problems, title in ((report.errors, "Errors"), (report.warnings, "Warnings")):
         if problems:
@@ -70,7 +95,7 @@ def as_text(report: Report) -> str:
     derived = _derived(report)
     if derived:
         blocks.append("\n".join(["Follows from what was given", *derived]))
-    made = planned(report)
+    made = planned(report) if training else None
     if made is not None:
         blocks.append("\n".join(["Plan", *(_indented(redact_text(line)) for line in made.lines())]))
     return "\n\n".join(blocks)

@@ -5,6 +5,7 @@ script is read and not run.
 """
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,11 @@ import yaml
 from data.errors import UserError
 from relax_core.config.options import SECTIONS, find_option, json_values
 from relax_core.config.parser import read_words
-from relax_core.config.problems import Problem
-from relax_core.config.secrets import HIDDEN, is_secret_name
+from relax_core.config.secrets import HIDDEN, is_secret_name, redact_text
 from relax_core.config.shell import read_launch
 from relax_core.config.yaml_text import dump_yaml
 
+_SLIME = re.compile(r"\btrain(_async)?\.py\b")
 _WITHOUT_EFFECT = ("PATH", "HOME", "PWD", "PYTHONPATH", "PYTHONBUFFERED", "PYTHONUNBUFFERED")
 
 
@@ -55,16 +56,30 @@ def import_script(path: str, variables: Mapping[str, str] | None = None) -> Impo
         raise UserError(f"{name} cannot be read: {reason}.", "Give the path of a bash script.") from None
     launch = read_launch(text, folder=os.path.dirname(os.path.abspath(path)), variables=variables or {})
     values, problems = read_words(launch.arguments)
+    added, told = _implied(text, values)
     notes = [f"{path}, line {note.line}: {note.text}" for note in launch.notes]
-    notes += [str(problem) for problem in problems]
-    return Imported(_run_file(path, values, problems, launch.environment), tuple(notes))
+    notes += [*(str(problem) for problem in problems), *told]
+    return Imported(_run_file(path, values | added, notes, launch.environment), tuple(notes))
 
 
-def _run_file(path: str, values: dict[str, Any], problems: list[Problem], environment: Mapping[str, str]) -> str:
+def _implied(script: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """What slime does without being told: it trains in bfloat16, and asynchronously with train_async.py."""
+    added: dict[str, Any] = {}
+    notes = []
+    if _SLIME.search(script) and not {"bf16", "fp16"} & set(values):
+        added["bf16"] = True
+        notes.append("bf16: true is added: slime's train.py trains in bfloat16 unless --fp16 is given.")
+    if "train_async.py" in script and "fully_async" not in values:
+        added["fully_async"] = True
+        notes.append("fully_async: true is added: train_async.py overlaps steps.")
+    return added, notes
+
+
+def _run_file(path: str, values: dict[str, Any], notes: list[str], environment: Mapping[str, str]) -> str:
     lines = [f"# The options of {os.path.basename(path)}, by `relax import-args`."]
-    if problems:
+    if notes:
         lines += ["#", "# Not taken over, or taken over with a change:"]
-        lines += [f"#   {problem}" for problem in problems]
+        lines += [f"#   {line}" for note in notes for line in redact_text(note).splitlines()]
     wanted = {name: value for name, value in environment.items() if name not in _WITHOUT_EFFECT}
     if wanted:
         lines += ["#", "# Environment of the script; write what the run needs into configs/env.yaml:", "# env_vars:"]

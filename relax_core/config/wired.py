@@ -14,6 +14,9 @@ from relax_core.config.secrets import redact
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.sources import Source, is_given
 
+_INSTEAD = {"colocate": ": trainer and engines take devices of their own, so that the run needs both"}
+"""What happens where somebody would expect something else."""
+
 ANYWAY = "--allow-unwired goes on without it."
 
 
@@ -46,7 +49,7 @@ def unwired_problems(config: RelaxConfig, sources: Mapping[str, Source]) -> Iter
         origin = source if source and is_given(source) else ""
         shown = None if value is True else option.show(redact(option.name, value))
         if option.unwired == "warn":
-            reason = "has no effect in this version."
+            reason = f"has no effect in this version{_INSTEAD.get(option.name, '')}."
             yield Problem(option.flag, shown, reason, severity="warning", origin=origin)
             continue
         only = " or ".join(option.show(value) for value in option.details.honours or ())

@@ -101,7 +101,7 @@ class RunSession:
             )
         if started:
             old = self.store.read_bytes("config.yaml")
-            run_file.refuse_other_configuration(run_file.load(old.decode())[0], self.config)
+            run_file.refuse_other_configuration(run_file.load(old.decode(errors="replace"))[0], self.config)
         self.store.write_bytes("config.yaml", run_file.dump(self.config, sources).encode())
 
     # Prompts

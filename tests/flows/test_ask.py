@@ -12,6 +12,7 @@ from configs import model_folder
 
 from data.errors import UserError
 from flows.cli.main import main
+from relax_core.config import prepare
 from relax_core.config.options import OPTIONS, SECTIONS, BadValueError, all_options
 from relax_core.config.parser import read_config
 from relax_core.config.run_file import dump
@@ -221,11 +222,42 @@ def test_a_launch_script_becomes_a_run_file(
         "rollout": {"rollout_batch_size": 8, "n_samples_per_prompt": 4},
         "sglang": {"sglang_mem_fraction_static": 0.7},
         "parallel": {"tensor_model_parallel_size": 2},
+        "backend": {"bf16": True},
         "megatron": {"layernorm_epsilon": 1e-6},
     }
     assert "--use-wandb" in text  # as a comment: what was not taken over
     assert "NCCL_DEBUG" in text
     assert "secret" not in text
+
+
+def test_what_slime_does_without_being_told_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.sh").write_text("python3 train_async.py --rollout-batch-size 8\n")
+    assert main(["import-args", "run.sh"]) == 1
+    text = capsys.readouterr().out
+    assert yaml.safe_load(text) == {
+        "backend": {"bf16": True, "fully_async": True},
+        "rollout": {"rollout_batch_size": 8},
+    }
+    assert "# " in text
+    assert "unless --fp16 is given" in text
+    Path("run.sh").write_text("relax train --rollout-batch-size 8\n")
+    assert main(["import-args", "run.sh"]) == 0
+    assert "bf16" not in capsys.readouterr().out
+
+
+def test_a_run_that_cannot_go_on_under_other_options_is_told(
+    good: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = prepare(read_config([*good, "--run-dir", "runs/a"], {}).config)
+    Path("runs/a/steps").mkdir(parents=True)
+    Path("runs/a/config.yaml").write_text(dump(config, {}))
+    assert doctor(*good, "--run-dir", "runs/a", "--num-rollout", "9") == 0
+    assert doctor(*good, "--run-dir", "runs/a", "--lr", "1") == 2
+    text = " ".join(capsys.readouterr().out.split())
+    assert "what differs: --lr. --lr: the run has 1e-06, now it is 1.0." in text
 
 
 def test_a_script_that_is_not_there_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
