@@ -20,7 +20,6 @@ from relax_core.config.secrets import HIDDEN, redact, redact_text
 from relax_core.config.sources import CORRECTED, DERIVED, is_given
 
 WIDTH = 100
-Verdict = str
 
 
 def exit_code(report: Report) -> int:

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 
 from relax_core.config.files import check_files, local_path
 from relax_core.config.options import OPTIONS, get_option, option_values, with_options
-from relax_core.config.parser import Given
+from relax_core.config.parser import Given, mark_derived
 from relax_core.config.problems import Problem, errors_of, raise_problems
 from relax_core.config.prompt_columns import check_columns
 from relax_core.config.resolve import FOLLOWS, resolve
 from relax_core.config.rules import RULES
 from relax_core.config.rules.base import Purpose, Rule
 from relax_core.config.sections import RelaxConfig
-from relax_core.config.sources import CORRECTED, DEFAULT, DERIVED, Source, is_given
+from relax_core.config.sources import CORRECTED, DEFAULT, Source, is_given
 from relax_core.config.values import Values
 from relax_core.config.wired import unwired_problems
 from relax_core.training.shape import ModelShape
@@ -86,7 +86,7 @@ def examine(config: RelaxConfig, purpose: Purpose = "train", sources: Mapping[st
             problems += rule.problems(values, sources)
     problems += [*_overlooked(config, sources), *unwired_problems(config, sources)]
     files += check_columns(resolved, purpose, local_path)
-    return Report(resolved, model, (*problems, *files), _mark_derived(config, resolved, sources))
+    return Report(resolved, model, (*problems, *files), mark_derived(config, resolved, sources))
 
 
 def examine_given(given: Given, purpose: Purpose = "train") -> Report:
@@ -242,11 +242,3 @@ def _ranges(config: RelaxConfig, sources: Mapping[str, Source]) -> Iterator[Prob
 def _is_copy(config: RelaxConfig, name: str) -> bool:
     """Whether a value is that of the option it follows, so that a mistake in it is told there, once."""
     return name in FOLLOWS and get_option(config, name) == get_option(config, FOLLOWS[name])
-
-
-def _mark_derived(before: RelaxConfig, after: RelaxConfig, sources: Mapping[str, Source]) -> dict[str, Source]:
-    marked = {name: sources.get(name, DEFAULT) for name in OPTIONS} | dict(sources)
-    for name in OPTIONS:
-        if marked[name] == DEFAULT and get_option(before, name) != get_option(after, name):
-            marked[name] = DERIVED
-    return marked

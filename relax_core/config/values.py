@@ -3,7 +3,6 @@
 Guarantee: reading an option is recorded, so that a test can hold a rule to the options that it says it reads.
 """
 
-from pathlib import Path
 from typing import Any
 
 from relax_core.config import derived
@@ -72,8 +71,3 @@ class Values:
         """Devices of a role in ``--resource``."""
         self.read.add("resource")
         return derived.role_devices(self.config, role)
-
-    def is_local_folder(self, name: str) -> bool:
-        """Whether the option names a folder of this machine that is there."""
-        value = self[name]
-        return bool(value) and "://" not in str(value) and Path(str(value)).expanduser().is_dir()
