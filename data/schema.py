@@ -90,8 +90,19 @@ REWARD = _schema("reward/1", _IDS + _REWARD)
 EVAL = _schema("eval/1", _IDS + _ROLLOUT + _REWARD)
 """One row per evaluation sample: the rollout and its reward."""
 
+_FORWARD = [
+    _may("old_log_probs", _list(pa.float32())),  # [R] of the policy before the step's first update
+    _may("ref_log_probs", _list(pa.float32())),  # [R] of the reference
+    _may("teacher_log_probs", _list(pa.float32())),  # [R] of the teacher
+    _may("values", _list(pa.float32())),  # [R] of the critic, before the token is known
+]
+
+FORWARD = _schema("forward/1", [*_IDS, _need("response_length", pa.int32()), *_FORWARD])
+"""One row per sample, written by forward: what passes of models without gradient gave; a column is null throughout
+where nothing needs it."""
+
 BATCH = _schema(
-    "batch/1",
+    "batch/2",
     [
         *_IDS,
         _need("tokens", _list(pa.int32())),  # [P+R]
@@ -101,14 +112,18 @@ BATCH = _schema(
         _need("advantages", _list(pa.float32())),  # [R]
         _need("returns", _list(pa.float32())),  # [R]
         _may("reward", pa.float32()),
+        *_FORWARD,
     ],
 )
-"""One row per sample to train on, written by advantage."""
+"""One row per sample to train on, written by advantage. Version 1 had no columns of forward passes."""
 
-SCHEMAS: dict[str, pa.Schema] = {"rollout": ROLLOUT, "reward": REWARD, "batch": BATCH, "eval": EVAL}
+SCHEMAS: dict[str, pa.Schema] = {"rollout": ROLLOUT, "reward": REWARD, "forward": FORWARD, "batch": BATCH, "eval": EVAL}
 """The newest schema of each name."""
 
-_LISTS_OF_RESPONSE_LENGTH = ("loss_mask", "rollout_log_probs", "teacher_log_probs", "advantages", "returns")
+FORWARD_COLUMNS = tuple(field.name for field in _FORWARD)
+"""Columns of ``FORWARD`` and ``BATCH`` that come from models' passes without gradient."""
+
+_LISTS_OF_RESPONSE_LENGTH = ("loss_mask", "rollout_log_probs", *FORWARD_COLUMNS, "advantages", "returns")
 
 
 def schema_id(schema: pa.Schema) -> str:
@@ -240,6 +255,8 @@ def _check_rows(table: pa.Table, kind: str) -> None:
         if name in table.column_names:
             wrong = pc.not_equal(pc.list_value_length(table.column(name)), table.column("response_length"))
             _raise_at(table, kind, _numpy(pc.fill_null(wrong, False)), name, "must have response_length values")
+    if "tokens" not in table.column_names:
+        return
     lengths = _numpy(pc.list_value_length(table.column("tokens")))
     if "prompt_length" in table.column_names:
         wrong_total = lengths != _numpy(table.column("prompt_length")) + response

@@ -16,6 +16,7 @@ from tasks.checkpoint import checkpoint
 from tasks.commit import commit
 from tasks.ensure_engines import ensure_engines
 from tasks.evaluate import evaluate_before
+from tasks.forward import passes
 from tasks.generate import generate
 from tasks.replay import replay, replay_reward
 from tasks.reward import reward
@@ -33,7 +34,8 @@ def rollout_only_step(run: RunSession, step: int) -> dict[str, Any]:
         done["evaluate_before"] = evaluate_before(run, step)
     done["generate"] = rollout = generate(run, step)
     done["reward"] = rewards = reward(run, step, rollout)
-    done["advantage"] = batch = advantage(run, step, rollout, rewards)
+    done |= passes(run, step, rollout)
+    done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
     save_debug_data(run, step, rollout, rewards, batch)
     return commit(run, step, done, None)
 
@@ -46,7 +48,8 @@ def train_only_step(run: RunSession, step: int) -> dict[str, Any]:
     done = {}
     done["generate"] = rollout = replay(run, step)
     done["reward"] = rewards = replay_reward(run, step, rollout)
-    done["advantage"] = batch = advantage(run, step, rollout, rewards)
+    done |= passes(run, step, rollout)
+    done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
     save_debug_data(run, step, rollout, rewards, batch)
     done["train"] = update = train(run, step, batch)
     weight_sync(run, step, update)

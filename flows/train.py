@@ -28,6 +28,7 @@ from tasks.checkpoint import checkpoint
 from tasks.commit import commit
 from tasks.ensure_engines import ensure_engines
 from tasks.evaluate import evaluate, evaluate_before
+from tasks.forward import passes
 from tasks.generate import generate
 from tasks.reward import reward
 from tasks.train import train as train_stage
@@ -44,7 +45,8 @@ def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
         done["evaluate_before"] = evaluate_before(run, step)
     done["generate"] = rollout = generate(run, step)
     done["reward"] = rewards = reward(run, step, rollout)
-    done["advantage"] = batch = advantage(run, step, rollout, rewards)
+    done |= passes(run, step, rollout)
+    done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
     save_debug_data(run, step, rollout, rewards, batch)
     done["train"] = update = train_stage(run, step, batch)
     weight_sync(run, step, update)

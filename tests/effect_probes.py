@@ -379,7 +379,7 @@ def batch(config: RelaxConfig) -> Any:
     rollout, reward = rollout_table(), reward_table()
     samples = hooks.post_processed(rollout, reward, config)
     processed = hooks.processed_scores(samples, reward, config)
-    return training_batch(samples, reward, config, processed).to_pylist()
+    return training_batch(samples, reward, config, processed)[0].to_pylist()
 
 
 def own_metrics(config: RelaxConfig) -> Any:

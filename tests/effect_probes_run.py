@@ -249,7 +249,9 @@ def copies(config: RelaxConfig) -> list[str]:
         }
         from relax_core.algorithms.batch import training_batch
 
-        reference = run.store.write_table("batch.parquet", training_batch(tables["rollout"], tables["reward"], config))
+        reference = run.store.write_table(
+            "batch.parquet", training_batch(tables["rollout"], tables["reward"], config)[0]
+        )
         batch = StageRecord("advantage", "key", {"batch": reference})
         debug_data.save_debug_data(run, 0, records["rollout"], records["reward"], batch)
     return [name for name in files(_place(config)) if name.startswith("dump")]
@@ -337,7 +339,7 @@ def division(config: RelaxConfig) -> Any:
 
     batch = _training_batch()
     places: list[Any] = [Rank(0, 2), Rank(1, 2)]
-    work = [divide(config, place, batch, with_reference=False) for place in places]
+    work = [divide(config, place, batch) for place in places]
     return work, [own_micro_batches(config, place, batch, range(len(batch)), scoring=True) for place in places]
 
 

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from aiohttp import web
 
+from data.schema import FORWARD
+from data.schema import table as make_table
 from data.store import RunStore, TableRef
 from relax_core.training.errors import VersionMismatch
 from relax_core.weights.label import weight_label
@@ -117,6 +120,18 @@ class FakeTrainer:
         self.applied.append((target, self.weights))
         self.result = {"metrics": {"loss": int(self.weights[:4], 16) / 65536}, "optimizer_step": target}
         return self.result
+
+    def forward(self, version: int, rollout: TableRef, store_url: str, columns: list[str], weights_id: str) -> pa.Table:
+        if version != self.version or self.weights_id not in (None, weights_id):
+            raise VersionMismatch(version, self.version)
+        table = RunStore(store_url).read_table(rollout)
+        lengths = table["response_length"].to_pylist()
+        found = {}
+        for column in columns:
+            noise = digest(self.weights, column)
+            found[column] = [[-1.0 - int(noise[0], 16) / 16 - 0.1 * t for t in range(n)] for n in lengths]
+        ids = {name: table[name] for name in ("sample_id", "group_id", "response_length")}
+        return make_table(FORWARD, {**ids, **found})
 
     def save(self, url: str, iteration: int) -> dict[str, Any]:
         store, folder = RunStore(url), f"iter_{iteration:07d}"

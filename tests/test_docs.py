@@ -192,7 +192,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for kind, content in (
                 ("rollout", rollout),
                 ("reward", reward),
-                ("batch", training_batch(rollout, reward, config)),
+                ("batch", training_batch(rollout, reward, config)[0]),
             )
         ]
         append_metrics(store, step, {**step_metrics(rollout, reward), "loss": 0.0, "grad_norm": 1.0})

@@ -185,7 +185,7 @@ def _along_trained_tokens(
 
 def _reward_kl(inputs: AdvantageInputs, tokens: slice, keep: NDArray[np.bool_] | slice) -> NDArray[np.float32]:
     """KL of the trained tokens of a block."""
-    import torch  # the registry imports this module and needs no torch
+    import torch  # advantages without a KL need none
 
     from relax_core.algorithms.kl import approx_kl
 
@@ -257,7 +257,7 @@ def compute_advantages(
         UserError: see ``subtract_reverse_kl``.
         ValueError: an input that the estimator needs is not given.
     """
-    result = spec.advantages(inputs)
+    result = spec.load_advantages()(inputs)
     if teacher_log_probs is not None:
         if inputs.old_log_probs is None:
             raise ValueError("on-policy distillation needs the student's log-probabilities")

@@ -7,10 +7,11 @@ takes part in the statistics but is not trained on.
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from data.errors import UserError
 from data.ragged import Ragged
-from data.schema import BATCH
+from data.schema import BATCH, FORWARD_COLUMNS
 from data.schema import table as make_table
 from relax_core.algorithms.advantages import AdvantageInputs, AdvantageOptions, compute_advantages
 from relax_core.algorithms.metrics import leave_one_out_metrics
@@ -24,7 +25,8 @@ def training_batch(
     rewards: pa.Table,
     config: RelaxConfig,
     processed: tuple[np.ndarray, np.ndarray] | None = None,
-) -> pa.Table:
+    forward: pa.Table | None = None,
+) -> tuple[pa.Table, dict[str, float]]:
     """Normalise rewards and make advantages of them.
 
     This stage has the whole batch, so that --normalize-advantages is over all ranks without asking one.
@@ -34,12 +36,15 @@ def training_batch(
         rewards: schema ``REWARD``, the same sample ids in any order.
         processed: scores as they are and scores to train on, each [N] float64 in the order of ``rollout``, NaN = none;
             they stand for the rewards and their normalisation.
+        forward: schema ``FORWARD``, the same sample ids in any order; None where nothing of it is needed.
 
     Returns:
-        Schema ``BATCH``, N rows in the order of ``rollout``.
+        Schema ``BATCH``, N rows in the order of ``rollout``; and metrics: of leave-one-out baselines, ``reward_kl``
+        (mean KL to the reference over trained tokens, where it is part of the rewards) and ``opd_reverse_kl`` (mean of
+        the student's less the teacher's log-probability).
 
     Raises:
-        UserError: ids that do not match.
+        UserError: ids that do not match, or a table that lacks what the options need.
     """
     options = config.algorithm
     scores, normalized = processed or _normalized(rollout, rewards, config)
@@ -47,12 +52,28 @@ def training_batch(
     removed = rollout["remove_sample"].to_numpy(zero_copy_only=False).astype(bool)
     trained = ~(np.isnan(normalized) | removed)
     mask = Ragged(masks.values * np.repeat(trained, masks.lengths).astype(np.uint8), masks.offsets)
+    columns = _forward_columns(rollout, forward, masks.offsets)
+    spec = get_estimator(options.advantage_estimator)
+    old = columns.get("old_log_probs")
+    if options.use_rollout_logprobs:
+        old = Ragged.from_arrow(rollout["rollout_log_probs"]).values
+    inputs = AdvantageInputs(
+        normalized,
+        masks.offsets,
+        mask.values,
+        AdvantageOptions.of(options),
+        values=columns.get("values"),
+        old_log_probs=old,
+        ref_log_probs=columns.get("ref_log_probs"),
+    )
     result = compute_advantages(
-        get_estimator(options.advantage_estimator),
-        AdvantageInputs(normalized, masks.offsets, mask.values, AdvantageOptions.of(options)),
+        spec,
+        inputs,
+        teacher_log_probs=columns.get("teacher_log_probs"),
+        opd_kl_coef=config.opd.opd_kl_coef,
         normalize=options.normalize_advantages,
     )
-    return make_table(
+    table = make_table(
         BATCH,
         {
             **{name: rollout[name] for name in ("sample_id", "group_id", "tokens", "response_length")},
@@ -61,29 +82,51 @@ def training_batch(
             "advantages": Ragged(result.advantages, masks.offsets).to_arrow(),
             "returns": Ragged(result.returns, masks.offsets).to_arrow(),
             "reward": pa.array(scores, pa.float32(), from_pandas=True),
+            **{name: Ragged(values, masks.offsets).to_arrow() for name, values in columns.items()},
         },
     )
+    metrics = _metrics(scores, normalized, rollout["group_id"].to_pylist(), mask, spec.normalizer)
+    kept = mask.values != 0
+    for name, values in (("reward_kl", result.kl), ("opd_reverse_kl", result.opd_reverse_kl)):
+        if values is not None and kept.any():
+            metrics[name] = float(values[kept].mean(dtype=np.float64))
+    return table, metrics
 
 
-def batch_metrics(
-    rollout: pa.Table,
-    rewards: pa.Table,
-    config: RelaxConfig,
-    batch: pa.Table,
-    processed: tuple[np.ndarray, np.ndarray] | None = None,
-) -> dict[str, float]:
-    """Metrics of the batch that ``training_batch`` made of these arguments: of leave-one-out baselines; else none."""
-    if get_estimator(config.algorithm.advantage_estimator).normalizer != "group_leave_one_out":
+def _forward_columns(
+    rollout: pa.Table, forward: pa.Table | None, offsets: NDArray[np.int64]
+) -> dict[str, NDArray[np.float32]]:
+    """[T] of each column that ``forward`` has, in the order of ``rollout``."""
+    if forward is None:
         return {}
-    scores, normalized = processed or _normalized(rollout, rewards, config)
-    masks = Ragged.from_arrow(batch["loss_mask"])
-    counts = np.append(0, np.cumsum(masks.values, dtype=np.int64))[masks.offsets]
-    return leave_one_out_metrics(scores, normalized, batch["group_id"].to_pylist(), np.diff(counts))
+    order = _match(rollout["sample_id"].to_pylist(), forward["sample_id"].to_pylist(), "forward")
+    columns = {}
+    for name in FORWARD_COLUMNS:
+        if forward[name].null_count == forward.num_rows:
+            continue
+        column = Ragged.from_arrow(forward[name]).take(order)
+        if not np.array_equal(column.offsets, offsets):
+            raise UserError(
+                f"forward.parquet has {name} of other lengths than the rollout's responses.",
+                "Delete the step's forward.parquet and run again.",
+            )
+        columns[name] = column.values
+    return columns
+
+
+def _metrics(
+    scores: NDArray[np.float64], normalized: NDArray[np.float64], group_ids: list[str], mask: Ragged, normalizer: str
+) -> dict[str, float]:
+    """Metrics of leave-one-out baselines; else none."""
+    if normalizer != "group_leave_one_out":
+        return {}
+    counts = np.append(0, np.cumsum(mask.values, dtype=np.int64))[mask.offsets]
+    return leave_one_out_metrics(scores, normalized, group_ids, np.diff(counts))
 
 
 def _normalized(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) -> tuple[np.ndarray, np.ndarray]:
     """[N] float64 scores in the order of ``rollout``, and what the estimator sees of them; NaN = none."""
-    order = _match(rollout["sample_id"].to_pylist(), rewards["sample_id"].to_pylist())
+    order = _match(rollout["sample_id"].to_pylist(), rewards["sample_id"].to_pylist(), "reward")
     scores = rewards["reward"].to_numpy(zero_copy_only=False).astype(np.float64)[order]  # null becomes NaN
     options = config.algorithm
     normalizer = get_estimator(options.advantage_estimator).normalizer
@@ -96,14 +139,15 @@ def _normalized(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) -> tu
     )
 
 
-def _match(wanted: list[str], given: list[str]) -> np.ndarray:
-    """[N] positions in ``given`` of the ids in ``wanted``."""
+def _match(wanted: list[str], given: list[str], file: str) -> np.ndarray:
+    """[N] positions in ``given``, the ids of ``<file>.parquet``, of the ids in ``wanted``."""
     places = {sample_id: place for place, sample_id in enumerate(given)}
     missing = [sample_id for sample_id in wanted if sample_id not in places]
     if missing or len(places) != len(wanted):
-        example = missing[0] if missing else "(more rewards than samples)"
+        example = missing[0] if missing else "(more rows than samples)"
         raise UserError(
-            f"Rollout and rewards do not have the same samples: {len(wanted)} and {len(places)} ids, e.g. {example}.",
-            "Delete the step's reward.parquet and run again.",
+            f"rollout.parquet and {file}.parquet do not have the same samples: {len(wanted)} and {len(places)} ids, "
+            f"e.g. {example}.",
+            f"Delete the step's {file}.parquet and run again.",
         )
     return np.array([places[sample_id] for sample_id in wanted], dtype=np.int64)

@@ -1,7 +1,8 @@
 """The advantage estimators and what each of them needs.
 
 Guarantee: an estimator is one declarative ``EstimatorSpec``; the command line's choices, its guard rails and the stages
-read the specification and have no branch on a name. Importing this module does not import torch.
+read the specification and have no branch on a name. Importing this module imports neither torch nor numpy: functions
+are named and loaded when they are called, so that the command line answers at once.
 
 To add an estimator, put one file into ``relax_core/algorithms/estimators/`` that calls ``register``, with the functions
 that it needs and nobody else has; every module of that package is found. What an option must be with the estimator is
@@ -17,12 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from data.errors import UserError
-from relax_core.algorithms.advantages import AdvantageInputs, Advantages
-from relax_core.algorithms.rewards import Normalizer
-from relax_core.algorithms.whitening import Whitening
 
 if TYPE_CHECKING:
+    from relax_core.algorithms.advantages import AdvantageInputs, Advantages
     from relax_core.algorithms.losses import PolicyLoss
+    from relax_core.algorithms.rewards import Normalizer
+    from relax_core.algorithms.whitening import Whitening
 
 KLRole = Literal["loss", "reward"]
 """Where an estimator may have a KL to the reference: as a term of the loss, or in the reward of each token."""
@@ -39,6 +40,8 @@ class Demand:
         at_least, above: bounds of its value.
         when: an option that must be on for the demand to count; None: always.
         fix: what to do about it; may be empty.
+        told_unless: an option beside which the checks say nothing of this one, because another rule tells of both.
+        told_of_given: the checks tell a value that a person gave, because another rule tells of a missing one.
     """
 
     option: str
@@ -48,6 +51,8 @@ class Demand:
     above: float | None = None
     when: str | None = None
     fix: str = ""
+    told_unless: str | None = None
+    told_of_given: bool = False
 
     def holds(self, value: Callable[[str], Any]) -> bool:
         """Whether the options keep it.
@@ -65,6 +70,16 @@ class Demand:
         return found is not None and self.above is not None and found > self.above
 
 
+SYNCHRONOUS = Demand(
+    "fully_async",
+    "cannot be used with --advantage-estimator {advantage_estimator}: it needs a whole step of samples by the current"
+    " weights.",
+    allowed=(False,),
+    fix="Leave it out.",
+)
+"""What follows from ``EstimatorSpec.sync_only``."""
+
+
 @dataclass(frozen=True)
 class EstimatorSpec:
     """An advantage estimator."""
@@ -75,9 +90,10 @@ class EstimatorSpec:
     """One line for ``--help`` and the documentation."""
     normalizer: Normalizer
     """What happens to rewards before the estimator sees them."""
-    advantages: Callable[[AdvantageInputs], Advantages]
+    advantages: str
+    """``module:function`` that makes ``Advantages`` of ``AdvantageInputs``."""
     policy_loss: str
-    """``module:function`` of the loss, resolved late because losses need torch."""
+    """``module:function`` of the loss (see ``relax_core/algorithms/losses.py`` for how it is called)."""
     needs_critic: bool = False
     """It reads the values of a critic, which is trained beside the policy."""
     min_group_size: int = 1
@@ -105,11 +121,13 @@ class EstimatorSpec:
     source: str = ""
     """The paper."""
 
+    def load_advantages(self) -> Callable[[AdvantageInputs], Advantages]:
+        """The function named by ``advantages``."""
+        return _load(self.advantages)
+
     def load_policy_loss(self) -> Callable[..., PolicyLoss]:
         """The function named by ``policy_loss``."""
-        module, _, function = self.policy_loss.partition(":")
-        loss: Any = getattr(import_module(module), function)
-        return loss
+        return _load(self.policy_loss)
 
     @property
     def all_demands(self) -> tuple[Demand, ...]:
@@ -145,15 +163,10 @@ class EstimatorSpec:
                 "has no effect with --advantage-estimator {advantage_estimator}: no KL is part of its rewards.",
                 allowed=(0,),
                 fix="Use --use-kl-loss and --kl-loss-coef.",
+                told_unless="kl_loss_coef",
             )
         if self.sync_only:
-            yield Demand(
-                "fully_async",
-                "cannot be used with --advantage-estimator {advantage_estimator}: it needs a whole step of samples by"
-                " the current weights.",
-                allowed=(False,),
-                fix="Leave it out.",
-            )
+            yield SYNCHRONOUS
         if not self.context_parallel:
             yield Demand(
                 "context_parallel_size",
@@ -163,6 +176,11 @@ class EstimatorSpec:
 
 
 _SPECS: dict[str, EstimatorSpec] = {}
+
+
+def _load(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
 
 
 def register(spec: EstimatorSpec) -> EstimatorSpec:

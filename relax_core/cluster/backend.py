@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import ray
 
 from data.errors import UserError
@@ -51,6 +52,11 @@ class RayTrainer:
 
     def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
         return dict(self._call("train", base, target, batch, store_url, weights_id))
+
+    def forward(
+        self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
+    ) -> pa.Table:
+        return self._call("forward", version, rollout, store_url, list(columns), weights_id)
 
     def save(self, url: str, iteration: int) -> Mapping[str, Any]:
         return dict(self._call("save", url, iteration))

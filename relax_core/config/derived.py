@@ -31,6 +31,26 @@ def data_parallel_size(config: RelaxConfig) -> int:
     return trainer_world_size(config) // model_parallel_size(config)
 
 
+def needs_reference(config: RelaxConfig) -> bool:
+    """Whether a KL to a reference policy is in the loss or in the rewards."""
+    return config.algorithm.use_kl_loss or config.algorithm.kl_coef > 0
+
+
+def needs_critic(config: RelaxConfig) -> bool:
+    """Whether the advantages come from a critic, which is trained beside the policy."""
+    return config.algorithm.advantage_estimator == "ppo"
+
+
+def needs_old_log_probs(config: RelaxConfig) -> bool:
+    """Whether the advantages compare the policy with another model."""
+    return config.algorithm.kl_coef > 0 or config.opd.use_opd
+
+
+def needs_forward(config: RelaxConfig) -> bool:
+    """Whether the advantages need passes of models over the rollout, which are then a stage of their own."""
+    return needs_old_log_probs(config) or needs_critic(config)
+
+
 def num_engines(config: RelaxConfig) -> int:
     """SGLang engines: devices of the role rollout over devices of an engine."""
     return role_devices(config, "rollout") // config.cluster.rollout_num_gpus_per_engine

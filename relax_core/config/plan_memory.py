@@ -55,7 +55,7 @@ def trainer_plan(config: RelaxConfig, model: ModelShape, tokens: int, device_gib
         score_tokens=batch.log_probs_max_tokens_per_gpu if batch.use_dynamic_batch_size else None,
         chunk=config.training.log_probs_chunk_size,
         entropy_loss=config.algorithm.entropy_coef != 0,
-        reference=config.algorithm.use_kl_loss,
+        reference=derived.needs_reference(config),
     )
     rank = max(stages, key=lambda one: one.total)
     parts = {

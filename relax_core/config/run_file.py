@@ -41,7 +41,9 @@ def may_change(option: Option) -> bool:
     """
     if option.name in _FREE:
         return True
-    return option.name not in _FIXED and not {"generate", "advantage", "train"}.intersection(stages_of(option))
+    return option.name not in _FIXED and not {"generate", "forward", "advantage", "train"}.intersection(
+        stages_of(option)
+    )
 
 
 MAY_CHANGE: frozenset[str] = frozenset(option.name for option in OPTIONS.values() if may_change(option))

@@ -11,14 +11,16 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+from relax_core.algorithms.registry import estimators, get_estimator
+from relax_core.config.derived import needs_forward, needs_old_log_probs
 from relax_core.config.options import OPTIONS, PASSED_TO, Option, find_option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
 
-Stage = Literal["generate", "reward", "advantage", "train", "evaluate"]
+Stage = Literal["generate", "reward", "forward", "advantage", "train", "evaluate"]
 
 STAGES: dict[Stage, tuple[str, ...]] = {
     stage: tuple(name for name, option in OPTIONS.items() if stage in option.details.stages)
-    for stage in ("generate", "reward", "advantage", "train", "evaluate")
+    for stage in ("generate", "reward", "forward", "advantage", "train", "evaluate")
 }
 """Stage -> the declared options that change its output."""
 
@@ -35,22 +37,23 @@ def _follows_length(config: RelaxConfig) -> bool:
     return _decays(config) or config.megatron.weight_decay_incr_style != "constant"
 
 
-def _has_reference(config: RelaxConfig) -> bool:
+def _has_kl_loss(config: RelaxConfig) -> bool:
     return config.algorithm.use_kl_loss
 
 
-CLIPS = ("eps_clip", "eps_clip_high", "eps_clip_c")
-LOSS_OPTIONS: dict[str, tuple[str, ...]] = {
-    "sapo": ("sapo_tau_pos", "sapo_tau_neg"),
-    "cispo": ("eps_clip", "eps_clip_high"),
-    "rloo": (),
-}
-"""What the policy losses of estimators take in place of ``CLIPS``; as the registry has it, which needs numpy."""
+def _shapes_rewards(config: RelaxConfig) -> bool:
+    """Whether a KL to the reference is part of the rewards."""
+    return config.algorithm.kl_coef > 0
 
 
-def _loss_takes(name: str) -> Callable[[RelaxConfig], bool]:
+def _policy_loss_takes(name: str) -> Callable[[RelaxConfig], bool]:
     """Whether the policy loss of the estimator has this option."""
-    return lambda config: name in LOSS_OPTIONS.get(config.algorithm.advantage_estimator, CLIPS)
+    return lambda config: name in get_estimator(config.algorithm.advantage_estimator).loss_options
+
+
+def _advantages_take(name: str) -> Callable[[RelaxConfig], bool]:
+    """Whether the estimator reads this option."""
+    return lambda config: name in get_estimator(config.algorithm.advantage_estimator).advantage_options
 
 
 def _corrects(config: RelaxConfig) -> bool:
@@ -78,20 +81,31 @@ MATTERS_WHEN: dict[str, Callable[[RelaxConfig], bool]] = {
     "num_rollout": _follows_length,
     "num_epoch": lambda config: _follows_length(config) and config.rollout.num_rollout is None,
     "min_lr": _decays,
-    "ref_load": _has_reference,
-    "kl_loss_coef": _has_reference,
-    "kl_loss_type": _has_reference,
-    "use_unbiased_kl": _has_reference,
+    "kl_loss_coef": _has_kl_loss,
+    "use_unbiased_kl": _has_kl_loss,
     "custom_args": _has_functions,
-    "ref_ckpt_step": _has_reference,
-    "ref_update_interval": _has_reference,
-    **{name: _loss_takes(name) for name in (*CLIPS, *LOSS_OPTIONS["sapo"])},
+    **{name: _policy_loss_takes(name) for spec in estimators() for name in spec.loss_options},
     "opsm_delta": lambda config: config.algorithm.use_opsm,
     "tis_clip": _corrects,
     "tis_clip_low": _corrects,
     "custom_tis_function_path": _corrects,
+    "gamma": _advantages_take("gamma"),
 }
 """Options that change an output only under a condition."""
+
+_REFERENCE = ("ref_load", "ref_ckpt_step", "ref_update_interval")
+MATTERS_TO_WHEN: dict[tuple[Stage, str], Callable[[RelaxConfig], bool]] = {
+    **{("forward", name): _shapes_rewards for name in _REFERENCE},
+    **{("train", name): _has_kl_loss for name in (*_REFERENCE, "kl_loss_type")},
+    ("advantage", "kl_loss_type"): _shapes_rewards,
+    ("advantage", "use_rollout_logprobs"): needs_old_log_probs,
+}
+"""The same for one of several stages that an option belongs to."""
+
+
+def _matters(config: RelaxConfig, stage: Stage, name: str) -> bool:
+    conditions = (MATTERS_WHEN.get(name), MATTERS_TO_WHEN.get((stage, name)))
+    return all(condition(config) for condition in conditions if condition is not None)
 
 
 def stages_of(option: Option) -> tuple[str, ...]:
@@ -106,12 +120,11 @@ def stage_options(config: RelaxConfig, stage: Stage) -> dict[str, Any]:
     """The options of a resolved configuration that change the output of ``stage``, by name, as JSON values.
 
     With ``options_hash`` this is the options' part of a stage's key: the hash covers exactly what changes the output.
+    A stage that the run does not have (forward) has none.
     """
-    options = {
-        name: get_option(config, name)
-        for name in sorted(STAGES[stage])
-        if name not in MATTERS_WHEN or MATTERS_WHEN[name](config)
-    }
+    if stage == "forward" and not needs_forward(config):
+        return {}
+    options = {name: get_option(config, name) for name in sorted(STAGES[stage]) if _matters(config, stage, name)}
     for section in PASSED_TO:
         for name, value in sorted(passed_values(config, section).items()):
             option = find_option(name)

@@ -8,6 +8,8 @@ exchangeable.
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from data.store import TableRef
 
 
@@ -25,6 +27,11 @@ class TrainerPort(Protocol):
 
         Returns ``metrics`` (name to float) and ``optimizer_step``. Raises ``VersionMismatch`` for another base.
         """
+
+    def forward(
+        self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
+    ) -> pa.Table:
+        """Passes without gradient over a stored rollout with the weights of ``version``: schema ``FORWARD``."""
 
     def save(self, url: str, iteration: int) -> Mapping[str, Any]:
         """Write the checkpoint of the current version, which is ``iteration + 1``; begin to, with --async-save."""

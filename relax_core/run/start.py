@@ -9,6 +9,7 @@ from pathlib import Path
 from data.files import FileStore
 from data.store import RunStore
 from relax_core.config import RelaxConfig, with_options
+from relax_core.config.derived import needs_reference
 from relax_core.run.records import fingerprint
 from relax_core.training.checkpoint_index import MARKER, folder_name
 from relax_core.training.origin import Origin, actor_origin, find_origin
@@ -27,7 +28,7 @@ def pin_load(config: RelaxConfig, store: RunStore, keep: bool = True) -> RelaxCo
         UserError: an option names a place without a model and without a complete checkpoint.
     """
     options = config.checkpoint
-    places = {"load": options.load, "ref_load": options.ref_load if config.algorithm.use_kl_loss else None}
+    places = {"load": options.load, "ref_load": options.ref_load if needs_reference(config) else None}
     found = store.read_json(_RECORD)
     known = found if isinstance(found, dict) else {}
     record: dict[str, str | int] = {}

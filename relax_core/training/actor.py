@@ -129,6 +129,12 @@ class TrainerActor:
         done: dict[str, Any] = self._lead(epoch, "train", base, target, batch, store_url, weights_id).to_json()
         return done
 
+    def forward(
+        self, epoch: int, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str = ""
+    ) -> Any:
+        """See ``Trainer.forward``."""
+        return self._lead(epoch, "forward", version, rollout, store_url, columns, weights_id)
+
     def save(self, epoch: int, url: str, iteration: int) -> dict[str, Any]:
         """See ``Trainer.save``."""
         return dict(self._lead(epoch, "save", url, iteration))

@@ -6,7 +6,7 @@ tensors on every rank. A response token is scored from the position before it, s
 Shapes: N samples; T tokens of all samples; R response tokens of all samples, in the order of the table ("flat").
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +17,12 @@ from torch import Tensor
 
 from data.errors import UserError
 from data.ragged import Ragged
+from data.schema import FORWARD_COLUMNS
 
-COLUMNS = ["sample_id", "tokens", "response_length", "loss_mask", "rollout_log_probs", "advantages"]
-"""What training reads of a batch table."""
+INPUTS = ["sample_id", "group_id", "tokens", "response_length", "loss_mask", "rollout_log_probs"]
+"""Columns that a rollout's table has as well as a batch's: all that a pass without gradient needs."""
+
+_OPTIONAL = ("advantages", "returns")
 
 
 @dataclass(frozen=True)
@@ -27,23 +30,27 @@ class TrainingBatch:
     """A rollout step's samples, in the order of the table.
 
     Args:
-        sample_ids: N names.
+        sample_ids, group_ids: N names.
         tokens: int32, prompt and response of each sample.
         response_offsets: int64 [N + 1], where a sample's response tokens begin in the flat tensors.
         mask: bool [R], the token is trained on.
-        rollout_log_probs, advantages: float32 [R].
+        rollout_log_probs, advantages, returns: float32 [R]; the last two are 0 where the table has none.
+        stored: float32 [R] of each column of ``FORWARD_COLUMNS`` that the table has.
     """
 
     sample_ids: list[str]
+    group_ids: list[str]
     tokens: Ragged
     response_offsets: NDArray[np.int64]
     mask: Tensor
     rollout_log_probs: Tensor
     advantages: Tensor
+    returns: Tensor
+    stored: Mapping[str, Tensor]
 
     @classmethod
     def from_table(cls, table: pa.Table) -> "TrainingBatch":
-        """The columns of a batch table.
+        """The columns of a batch table, or of a rollout's.
 
         Raises:
             UserError: an empty table, or a sample whose lengths do not fit each other (which sample, which column).
@@ -53,17 +60,30 @@ class TrainingBatch:
         ids = table["sample_id"].to_pylist()
         tokens = Ragged.from_arrow(table["tokens"])
         lengths = table["response_length"].to_numpy().astype(np.int64)
-        columns = {name: Ragged.from_arrow(table[name]) for name in COLUMNS[3:]}
+        given = [name for name in (*_OPTIONAL, *FORWARD_COLUMNS) if name in table.column_names]
+        given = [name for name in given if table[name].null_count < len(ids)]  # null throughout: not there
+        for name in given:
+            _require(~_numpy(table[name].is_null()), ids, f"{name} is missing, and other samples have it")
+        columns = {name: Ragged.from_arrow(table[name]) for name in ("loss_mask", "rollout_log_probs", *given)}
         for name, column in columns.items():
             _require(column.lengths == lengths, ids, f"{name} has another length than response_length")
         _require(tokens.lengths > lengths, ids, "tokens has no prompt before the response")
+        numbers = {
+            name: torch.from_numpy(column.values.astype(np.float32))
+            for name, column in columns.items()
+            if name != "loss_mask"
+        }
+        zeros = torch.zeros(int(lengths.sum()))
         return cls(
             sample_ids=ids,
+            group_ids=table["group_id"].to_pylist(),
             tokens=tokens,
             response_offsets=columns["loss_mask"].offsets,
             mask=torch.from_numpy(columns["loss_mask"].values != 0),
-            rollout_log_probs=torch.from_numpy(columns["rollout_log_probs"].values.astype(np.float32)),
-            advantages=torch.from_numpy(columns["advantages"].values.astype(np.float32)),
+            rollout_log_probs=numbers["rollout_log_probs"],
+            advantages=numbers.get("advantages", zeros),
+            returns=numbers.get("returns", zeros),
+            stored={name: numbers[name] for name in FORWARD_COLUMNS if name in numbers},
         )
 
     def __len__(self) -> int:
@@ -73,6 +93,11 @@ class TrainingBatch:
     def num_response_tokens(self) -> int:
         """R."""
         return int(self.response_offsets[-1])
+
+    @property
+    def response_lengths(self) -> NDArray[np.int64]:
+        """[N]"""
+        return np.diff(self.response_offsets)
 
     def has_signal(self) -> NDArray[np.bool_]:
         """[N] whether a token of the sample is trained on with an advantage that is not 0."""
@@ -135,6 +160,10 @@ def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np
     """``starts[i], starts[i] + 1, ...`` (``lengths[i]`` numbers) for every i, joined."""
     ends = np.cumsum(lengths)
     return np.arange(int(ends[-1]), dtype=np.int64) + np.repeat(starts - (ends - lengths), lengths)
+
+
+def _numpy(column: pa.ChunkedArray) -> NDArray[np.bool_]:
+    return column.to_numpy()  # type: ignore[no-any-return]
 
 
 def _require(holds: NDArray[np.bool_], ids: list[str], problem: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from data.errors import UserError
+from relax_core.config.derived import needs_reference
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.checkpoint import Checkpointer, load_weights
 from relax_core.training.distributed import Layout, together
@@ -59,7 +60,7 @@ def build_parts(config: RelaxConfig, layout: Layout, device: torch.device) -> Pa
     freeze(config, policy)
     reference = _other_reference(config, policy, start)
     _load(policy, start)
-    if config.algorithm.use_kl_loss and reference is None:
+    if needs_reference(config) and reference is None:
         reference = WeightCopy(policy)
     model = wrap(config, megatron, policy)
     optimizer = build_optimizer(config, model)
@@ -71,7 +72,7 @@ def build_parts(config: RelaxConfig, layout: Layout, device: torch.device) -> Pa
 
 def _other_reference(config: RelaxConfig, policy: torch.nn.Module, start: Origin) -> WeightCopy | None:
     """The reference where its weights are not those that the actor starts with."""
-    if not config.algorithm.use_kl_loss:
+    if not needs_reference(config):
         return None
     origin = together(lambda: reference_origin(config))
     if origin is None or origin == start:

@@ -11,16 +11,19 @@ another call runs; nothing else may.
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from data.ragged import Ragged
+from data.schema import FORWARD
+from data.schema import table as make_table
 from data.store import RunStore, TableRef
 from relax_core.config.sections import RelaxConfig
-from relax_core.training.batch import COLUMNS, TrainingBatch
+from relax_core.training.batch import INPUTS, TrainingBatch
 from relax_core.training.build import Parts, build_parts
 from relax_core.training.distributed import Layout, join, seed_all, together
 from relax_core.training.errors import VersionMismatch
@@ -161,7 +164,7 @@ class Trainer:
             assert functions is not None
             with clock.phase("read"):
                 data = self._read(batch, store_url)
-                work = divide(self.config, self.layout, data, parts.reference is not None)
+                work = divide(self.config, self.layout, data)
             scores = self._scores(data, clock, updates=len(work))
             with self._gate.updating() as update:
                 applied = apply_updates(self.config, parts, data, work, scores, functions, target, update, clock.phase)
@@ -184,33 +187,70 @@ class Trainer:
         with self._doing("log_probs"):
             self._gate.require_clean()
             data = self._read(batch, store_url)
-            values = self._parts.passes.score(
-                data, own_micro_batches(self.config, self.layout, data, range(len(data)), scoring=True)
-            )
-            return Ragged(values.numpy(), data.response_offsets)
+            return Ragged(self._passes_over(data).numpy(), data.response_offsets)
 
-    def _read(self, batch: TableRef, store_url: str) -> TrainingBatch:
-        read = together(lambda: TrainingBatch.from_table(RunStore(store_url).read_table(batch, COLUMNS)))
+    def forward(
+        self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str = ""
+    ) -> pa.Table:
+        """Passes without gradient over a stored rollout (or batch), for what is needed before the advantages.
+
+        Args:
+            version: which the weights must be.
+            columns: of ``old_log_probs`` (the present weights) and ``ref_log_probs`` (the reference's).
+            weights_id: the caller's name for these weights.
+
+        Returns:
+            Schema ``FORWARD``, with these columns, rows as in the rollout.
+
+        Raises:
+            VersionMismatch, DirtyTrainer: the weights are not those of ``version``.
+        """
+        with self._doing("forward"):
+            self._gate.require(version, weights_id)
+            data = self._read(rollout, store_url, INPUTS)
+            found = {}
+            for column in columns:
+                with self._weights_of(column):
+                    found[column] = Ragged(self._passes_over(data).numpy(), data.response_offsets)
+            lengths = data.response_lengths.astype("int32")
+            ids = {"sample_id": data.sample_ids, "group_id": data.group_ids, "response_length": lengths}
+            return make_table(FORWARD, {**ids, **found})
+
+    def _weights_of(self, column: str) -> AbstractContextManager[None]:
+        """The model with the weights that a column of ``FORWARD`` is computed with."""
+        if column == "old_log_probs":
+            return nullcontext()
+        copies = {"ref_log_probs": self._parts.reference}
+        copy = copies.get(column)
+        if copy is None:
+            raise ValueError(f"this trainer has no weights for {column}")
+        return copy.in_place_of(self._parts.model)
+
+    def _passes_over(self, data: TrainingBatch) -> torch.Tensor:
+        """[R] float32 of a pass without gradient over all samples."""
+        own = own_micro_batches(self.config, self.layout, data, range(len(data)), scoring=True)
+        return self._parts.passes.score(data, own)
+
+    def _read(self, batch: TableRef, store_url: str, columns: Sequence[str] | None = None) -> TrainingBatch:
+        read = together(lambda: TrainingBatch.from_table(RunStore(store_url).read_table(batch, columns)))
         assert read is not None
         return read
 
     def _scores(self, data: TrainingBatch, clock: _Clock, updates: int) -> Scores:
-        """The passes without gradient that the options ask for."""
-        parts, algorithm = self._parts, self.config.algorithm
+        """The passes without gradient that the loss asks for and that are not stored with the batch."""
+        algorithm = self.config.algorithm
         itself = self.config.backend.true_on_policy_mode
         engines = algorithm.use_rollout_logprobs and not itself
         compares = algorithm.use_tis or algorithm.get_mismatch_metrics
-        recompute = compares or (not engines and not itself and updates > 1)
-        if not recompute and parts.reference is None:
-            return Scores(old=data.rollout_log_probs if engines else None)
-        own = own_micro_batches(self.config, self.layout, data, range(len(data)), scoring=True)
-        trainer = reference = None
-        if recompute:
+        trainer, reference = data.stored.get("old_log_probs"), None
+        if trainer is None and (compares or (not engines and not itself and updates > 1)):
             with clock.phase("old_log_probs"):
-                trainer = parts.passes.score(data, own)
-        if parts.reference is not None:
-            with clock.phase("ref_log_probs"), parts.reference.in_place_of(parts.model):
-                reference = parts.passes.score(data, own)
+                trainer = self._passes_over(data)
+        if algorithm.use_kl_loss:
+            reference = data.stored.get("ref_log_probs")
+            if reference is None:
+                with clock.phase("ref_log_probs"), self._weights_of("ref_log_probs"):
+                    reference = self._passes_over(data)
         old = data.rollout_log_probs if engines else None if itself else trainer
         return Scores(old, reference, trainer)
 

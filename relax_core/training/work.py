@@ -53,15 +53,12 @@ def steps_per_rollout(config: RelaxConfig) -> int:
     return max(samples // batch.global_batch_size, 1) if batch.global_batch_size else 1
 
 
-def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch, with_reference: bool) -> list[Work]:
+def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch) -> list[Work]:
     """The optimiser steps of a batch, in file order.
 
     A sample whose advantages are all 0 (a group of equal rewards) or that is masked has no gradient unless entropy or
     KL are in the loss, or a function of the user makes it: it then goes through the model forward only, which is a
     third of the work.
-
-    Args:
-        with_reference: the KL to a reference policy is in the loss.
 
     Raises:
         UserError: a number of samples that ``--global-batch-size`` does not divide, or too few of them.
@@ -74,7 +71,7 @@ def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch, with_
         )
     options = config.algorithm
     own_loss = options.custom_tis_function_path or options.custom_pg_loss_reducer_function_path  # it may do anything
-    only_signal = options.entropy_coef == 0 and not with_reference and not own_loss
+    only_signal = options.entropy_coef == 0 and not options.use_kl_loss and not own_loss
     learns = batch.has_signal() if only_signal else np.ones(len(batch), dtype=bool)
     work = []
     for plan in _plans(config, place, batch, range(len(batch)), updates):

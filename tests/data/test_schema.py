@@ -76,7 +76,8 @@ def test_rollout_holds_every_field_of_a_sample() -> None:
     assert set(SAMPLE_FIELDS) <= set(ROLLOUT.names)
     assert set(EVAL.names) == set(ROLLOUT.names) | set(REWARD.names)
     assert {name: schema_id(schema) for name, schema in SCHEMAS.items()} == {
-        name: f"{name}/1" for name in ("rollout", "reward", "batch", "eval")
+        **{name: f"{name}/1" for name in ("rollout", "reward", "forward", "eval")},
+        "batch": "batch/2",
     }
 
 

@@ -3,7 +3,6 @@
 Guarantee: they differ in their policy loss alone.
 """
 
-from relax_core.algorithms.advantages import spread_over_tokens
 from relax_core.algorithms.registry import EstimatorSpec, register
 
 register(
@@ -11,7 +10,7 @@ register(
         name="grpo",
         summary="Reward relative to the group's mean and standard deviation, the same for every token; no critic.",
         normalizer="group_mean_std",
-        advantages=spread_over_tokens,
+        advantages="relax_core.algorithms.advantages:spread_over_tokens",
         policy_loss="relax_core.algorithms.losses:policy_loss",
         normalizers=("none",),
         source='Shao et al., "DeepSeekMath" (2024)',
@@ -23,7 +22,7 @@ register(
         name="gspo",
         summary="GRPO with one probability ratio for each response, the geometric mean of its tokens'.",
         normalizer="group_mean_std",
-        advantages=spread_over_tokens,
+        advantages="relax_core.algorithms.advantages:spread_over_tokens",
         policy_loss="relax_core.algorithms.losses:gspo_loss",
         normalizers=("none",),
         sequence_loss=True,
@@ -36,7 +35,7 @@ register(
         name="sapo",
         summary="GRPO with a smooth gate in place of the clip, narrower where the advantage is negative.",
         normalizer="group_mean_std",
-        advantages=spread_over_tokens,
+        advantages="relax_core.algorithms.advantages:spread_over_tokens",
         policy_loss="relax_core.algorithms.losses:sapo_loss",
         normalizers=("none",),
         loss_options=("sapo_tau_pos", "sapo_tau_neg"),
@@ -49,7 +48,7 @@ register(
         name="cispo",
         summary="GRPO whose clip bounds the weight of a token's gradient and never removes it.",
         normalizer="group_mean_std",
-        advantages=spread_over_tokens,
+        advantages="relax_core.algorithms.advantages:spread_over_tokens",
         policy_loss="relax_core.algorithms.losses:cispo_loss",
         normalizers=("none",),
         loss_options=("eps_clip", "eps_clip_high"),

@@ -3,7 +3,6 @@
 Guarantee: its loss has no ratio to older weights, so that samples of older weights are refused.
 """
 
-from relax_core.algorithms.advantages import spread_over_tokens
 from relax_core.algorithms.registry import Demand, EstimatorSpec, register
 
 register(
@@ -11,7 +10,7 @@ register(
         name="rloo",
         summary="Reward minus the mean of the group's other rewards; plain REINFORCE without a ratio; no critic.",
         normalizer="group_leave_one_out",
-        advantages=spread_over_tokens,
+        advantages="relax_core.algorithms.advantages:spread_over_tokens",
         policy_loss="relax_core.algorithms.losses:reinforce_loss",
         min_group_size=2,
         loss_options=(),

@@ -3,7 +3,6 @@
 Guarantee: none beyond its specification.
 """
 
-from relax_core.algorithms.advantages import generalized_advantages
 from relax_core.algorithms.registry import Demand, EstimatorSpec, register
 
 register(
@@ -11,7 +10,7 @@ register(
         name="ppo",
         summary="Generalised advantage estimation with a critic; the KL to the reference is part of the rewards.",
         normalizer="none",
-        advantages=generalized_advantages,
+        advantages="relax_core.algorithms.advantages:generalized_advantages",
         policy_loss="relax_core.algorithms.losses:policy_loss",
         needs_critic=True,
         normalizers=("none",),

@@ -3,7 +3,6 @@
 Guarantee: advantages are standardised over all tokens of the batch; neither form works without.
 """
 
-from relax_core.algorithms.advantages import discounted_returns, spread_over_trained_tokens
 from relax_core.algorithms.registry import Demand, EstimatorSpec, register
 
 _SOURCE = 'Hu et al., "REINFORCE++" (2025)'
@@ -27,7 +26,7 @@ register(
         name="reinforce_plus_plus",
         summary="Discounted sum of rewards with a KL penalty, standardised over the batch; no critic, no group.",
         normalizer="none",
-        advantages=discounted_returns,
+        advantages="relax_core.algorithms.advantages:discounted_returns",
         policy_loss="relax_core.algorithms.losses:policy_loss",
         normalizers=("none",),
         advantage_options=("gamma", "kl_coef", "kl_loss_type"),
@@ -63,7 +62,7 @@ register(
         name="reinforce_plus_plus_baseline",
         summary="Reward minus the group's mean, standardised over the batch; the KL is in the loss; no critic.",
         normalizer="group_mean",
-        advantages=spread_over_trained_tokens,
+        advantages="relax_core.algorithms.advantages:spread_over_trained_tokens",
         policy_loss="relax_core.algorithms.losses:policy_loss",
         min_group_size=2,
         whitening="token_global",
@@ -88,6 +87,7 @@ register(
                 "must be above 0 with --advantage-estimator reinforce_plus_plus_baseline.",
                 above=0,
                 when="use_kl_loss",
+                told_of_given=True,
             ),
             Demand(
                 "use_unbiased_kl",

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.estimators import GROUP
 from relax_core.config.rules.estimators import RULES as ESTIMATORS
-from relax_core.config.rules.kinds import KL, has_kl, idle, is_rl
+from relax_core.config.rules.kinds import KL, estimator, estimator_text, has_kl, idle, is_rl
 from relax_core.config.rules.kl import RULES as KL_RULES
 from relax_core.config.values import Values
 
@@ -23,8 +22,12 @@ _CRITIC = (
     "critic_lr",
     "critic_lr_warmup_iters",
 )
-_UNCLIPPED = ("sapo", "rloo")
 _PATTERNS = ("only_train_params_name_list", "freeze_params_name_list")
+
+
+def _taking(option: str) -> str:
+    """The estimators that read an option."""
+    return estimator_text(lambda spec: option in (*spec.advantage_options, *spec.loss_options))
 
 
 def _bad_patterns(values: Values) -> Iterator[dict[str, Any]]:
@@ -101,7 +104,7 @@ RULES: tuple[Rule, ...] = (
         "clipping-needs-a-ratio",
         ("eps_clip", "eps_clip_high"),
         ("advantage_estimator",),
-        lambda v: v.advantage_estimator in _UNCLIPPED,
+        lambda v: "eps_clip" not in estimator(v).loss_options,
         "has no effect with --advantage-estimator {advantage_estimator}, which clips no ratio.",
         "Leave it out.",
     ),
@@ -109,7 +112,7 @@ RULES: tuple[Rule, ...] = (
         "dual-clip-needs-a-clip",
         ("eps_clip_c",),
         ("advantage_estimator",),
-        lambda v: v.advantage_estimator in (*_UNCLIPPED, "cispo"),
+        lambda v: "eps_clip_c" not in estimator(v).loss_options,
         "has no effect with --advantage-estimator {advantage_estimator}.",
         "Leave it out.",
     ),
@@ -117,24 +120,24 @@ RULES: tuple[Rule, ...] = (
         "temperatures-of-sapo",
         ("sapo_tau_pos", "sapo_tau_neg"),
         ("advantage_estimator",),
-        lambda v: v.advantage_estimator != "sapo",
-        "has an effect only with --advantage-estimator sapo.",
+        lambda v: "sapo_tau_pos" not in estimator(v).loss_options,
+        f"has an effect only with --advantage-estimator {_taking('sapo_tau_pos')}.",
         "Leave it out.",
     ),
     idle(
         "gamma-discounts-returns",
         ("gamma",),
         ("advantage_estimator",),
-        lambda v: v.advantage_estimator not in ("ppo", "reinforce_plus_plus"),
-        "has an effect only with --advantage-estimator ppo or reinforce_plus_plus.",
+        lambda v: "gamma" not in estimator(v).advantage_options,
+        f"has an effect only with --advantage-estimator {_taking('gamma')}.",
         "Leave it out.",
     ),
     idle(
         "lambda-of-gae",
         ("lambd",),
         ("advantage_estimator",),
-        lambda v: v.advantage_estimator != "ppo",
-        "has an effect only with --advantage-estimator ppo.",
+        lambda v: "lambd" not in estimator(v).advantage_options,
+        f"has an effect only with --advantage-estimator {_taking('lambd')}.",
         "Leave it out.",
     ),
     idle(
@@ -142,7 +145,7 @@ RULES: tuple[Rule, ...] = (
         ("disable_grpo_std_normalization",),
         ("advantage_estimator", "n_samples_per_prompt"),
         # it is set by itself for groups of one
-        lambda v: v.advantage_estimator not in GROUP and v.n_samples_per_prompt != 1,
+        lambda v: estimator(v).normalizer != "group_mean_std" and v.n_samples_per_prompt != 1,
         "has no effect with --advantage-estimator {advantage_estimator}, which divides by no group's spread.",
         "Leave it out.",
     ),
@@ -151,7 +154,7 @@ RULES: tuple[Rule, ...] = (
         "critic-options-need-a-critic",
         _CRITIC,
         ("advantage_estimator",),
-        lambda v: v.advantage_estimator != "ppo",
+        lambda v: not estimator(v).needs_critic,
         "has no effect with --advantage-estimator {advantage_estimator}, which has no critic.",
         "Leave it out.",
     ),

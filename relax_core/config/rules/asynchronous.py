@@ -8,12 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.estimators import REINFORCE
-from relax_core.config.rules.kinds import KL, has_kl, idle, is_rl
+from relax_core.config.rules.kinds import KL, estimator, estimator_text, has_kl, idle, is_rl
 from relax_core.config.values import Values
-
-_SYNCHRONOUS = ("rloo", "ppo", *REINFORCE)
-"""Estimators that need all samples of a step together, or none that is older than the weights."""
 
 
 def _missing_roles(values: Values) -> Iterator[dict[str, Any]]:
@@ -79,17 +75,15 @@ RULES: tuple[Rule, ...] = (
         name="async-estimators",
         option="advantage_estimator",
         reads=("advantage_estimator", "fully_async", "loss_type"),
-        broken=lambda v: v.fully_async and is_rl(v) and v.advantage_estimator in _SYNCHRONOUS,
+        broken=lambda v: v.fully_async and is_rl(v) and estimator(v).sync_only,
         message="cannot be used with --fully-async: it needs a whole step of samples by the current weights.",
-        fix="Use grpo, gspo, sapo or cispo, or leave --fully-async out.",
+        fix=f"Use {estimator_text(lambda spec: not spec.sync_only)}, or leave --fully-async out.",
     ),
     Rule(
         name="async-sees-no-whole-batch",
         option="normalize_advantages",
         reads=("normalize_advantages", "fully_async", "loss_type", "advantage_estimator"),
-        broken=lambda v: (
-            v.normalize_advantages and v.fully_async and is_rl(v) and v.advantage_estimator not in _SYNCHRONOUS
-        ),
+        broken=lambda v: v.normalize_advantages and v.fully_async and is_rl(v) and not estimator(v).sync_only,
         message="cannot be used with --fully-async: advantages are computed before the whole batch is there.",
         fix="Leave one out.",
     ),

@@ -6,13 +6,13 @@ Guarantee: a step that is asked for and is not there, as far as this machine can
 from typing import Any
 
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.kinds import fills, has_iteration, is_model, is_rl, newest_iteration
+from relax_core.config.rules.kinds import estimator, fills, has_iteration, is_model, is_rl, newest_iteration
 from relax_core.config.values import Values
 
 
 def _critic_step(values: Values) -> tuple[int | None, int | None]:
     """Steps of the checkpoints that a critic and its actor go on from; None: none, or not to be seen from here."""
-    if not is_rl(values) or values.advantage_estimator != "ppo" or values.critic_load == values.load:
+    if not is_rl(values) or not estimator(values).needs_critic or values.critic_load == values.load:
         return None, None
     return newest_iteration(values.critic_load), newest_iteration(values.load)
 
@@ -150,7 +150,7 @@ RULES: tuple[Rule, ...] = (
         name="critic-is-saved",
         option="critic_save",
         reads=("critic_save", "advantage_estimator", "loss_type"),
-        broken=lambda v: is_rl(v) and v.advantage_estimator == "ppo" and v.critic_save is None,
+        broken=lambda v: is_rl(v) and estimator(v).needs_critic and v.critic_save is None,
         message="is not set: the critic is not saved, and this run cannot go on from its checkpoints.",
         severity="warning",
     ),

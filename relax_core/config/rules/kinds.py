@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from relax_core.algorithms.registry import EstimatorSpec, estimators, get_estimator
 from relax_core.config.options import OPTIONS
 from relax_core.config.resolve import FOLLOWS
 from relax_core.config.rules.base import Rule
@@ -33,6 +34,17 @@ def is_sft(values: Values) -> bool:
 def has_kl(values: Values) -> bool:
     """Whether anything compares with a reference model. Reads ``KL``."""
     return bool(values.use_kl_loss or values.kl_coef)
+
+
+def estimator(values: Values) -> EstimatorSpec:
+    """What the registry says of the advantage estimator. Reads ``advantage_estimator``."""
+    return get_estimator(values.advantage_estimator)
+
+
+def estimator_text(chosen: Callable[[EstimatorSpec], Any]) -> str:
+    """The names of some estimators, for a sentence: `ppo or reinforce_plus_plus`."""
+    *others, last = [spec.name for spec in estimators() if chosen(spec)]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def is_changed(values: Values, name: str) -> bool:

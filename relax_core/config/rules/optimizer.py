@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from relax_core.config.rules.base import Rule
+from relax_core.config.rules.kinds import estimator
 from relax_core.config.values import Values
 
 FP16_SCALES = {"initial_loss_scale": 32768.0, "min_loss_scale": 1.0}
@@ -59,7 +60,7 @@ def _late_warmups(v: Values) -> Iterator[dict[str, Any]]:
     if v.num_rollout is None:
         return
     total = v.num_rollout * (v.num_steps_per_rollout or 1)
-    for name in _WARMUPS if v.advantage_estimator == "ppo" else _WARMUPS[:1]:
+    for name in _WARMUPS if estimator(v).needs_critic else _WARMUPS[:1]:
         if v[name] >= total:
             yield {"option": name, "total": total}
 

@@ -12,7 +12,7 @@ from typing import Any
 from relax_core.config.environment import read_environment_file
 from relax_core.config.problems import nearest
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.kinds import is_sft
+from relax_core.config.rules.kinds import estimator, is_sft
 from relax_core.config.values import Values
 
 ROLES = ("actor", "rollout", "critic", "advantages", "reference", "actor_fwd", "genrm", "sft")
@@ -66,9 +66,7 @@ def _too_few(v: Values) -> Iterator[dict[str, Any]]:
 
 
 def _idle(v: Values) -> Iterator[dict[str, Any]]:
-    used = {"actor", "rollout"}
-    if v.advantage_estimator == "ppo":
-        used |= {"critic", "advantages"}
+    used = {"actor", "rollout", *estimator(v).roles}
     if v.fully_async:
         used |= {"advantages", "reference", "actor_fwd"}
     if v.genrm_model_path:

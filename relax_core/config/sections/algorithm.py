@@ -4,17 +4,24 @@ Guarantee: what the code does not compute yet is refused, never left out in sile
 pydantic only.
 """
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from relax_core.algorithms.registry import estimator_names, estimators
 from relax_core.config.declare import Section, option
 from relax_core.config.ranges import COUNT, FRACTION, NOT_NEGATIVE, above
 
 _BATCH = "relax_core/algorithms/batch.py"
+_ADVANTAGES = "relax_core/algorithms/advantages.py"
 _LOSS = "relax_core/training/loss.py"
 _FUNCTIONS = "relax_core/training/hooks.py"
 _TRAINER = "relax_core/training/trainer.py"
 _BUILD = "relax_core/training/build.py"
 _UPDATES = "relax_core/training/updates.py"
+
+if TYPE_CHECKING:
+    EstimatorName = str
+else:
+    EstimatorName = Literal[estimator_names()]  # those that are registered when the options are declared
 
 
 class AlgorithmSection(Section):
@@ -23,20 +30,11 @@ class AlgorithmSection(Section):
     title_zh = "算法配置"
 
     # Advantages
-    advantage_estimator: Literal[
-        "grpo",
-        "gspo",
-        "sapo",
-        "cispo",
-        "rloo",
-        "ppo",
-        "reinforce_plus_plus",
-        "reinforce_plus_plus_baseline",
-    ] = option(
+    advantage_estimator: EstimatorName = option(
         "grpo",
         stages="advantage train",
         effect=_BATCH,
-        honours=("grpo", "gspo", "sapo", "cispo", "rloo", "reinforce_plus_plus_baseline"),
+        honours=tuple(spec.name for spec in estimators() if not spec.needs_critic),
         zh="advantage 的算法；与之相配的 reward 归一化和 policy loss 也由它决定。",
     )
     """Advantage estimator; it also decides how rewards are normalised and which policy loss is used."""
@@ -95,13 +93,15 @@ class AlgorithmSection(Section):
     """Weight of the entropy bonus."""
 
     # PPO
-    gamma: float = option(1.0, FRACTION, unwired="refuse", zh="逐 token 的折扣因子（PPO、REINFORCE++）。")
+    gamma: float = option(
+        1.0, FRACTION, stages="advantage", effect=_ADVANTAGES, zh="逐 token 的折扣因子（PPO、REINFORCE++）。"
+    )
     """Discount from token to token (PPO, REINFORCE++)."""
     lambd: float = option(1.0, FRACTION, unwired="refuse", zh="GAE 的 lambda（PPO）。")
     """Lambda of generalised advantage estimation (PPO)."""
     use_rollout_logprobs: bool = option(
         False,
-        stages="train",
+        stages="advantage train",
         effect=_TRAINER,
         zh="旧策略的 log-prob 取引擎生成时给出的，不由训练端重新计算。不能与 --use-tis 同用。",
     )
@@ -111,7 +111,8 @@ class AlgorithmSection(Section):
     kl_coef: float = option(
         0.0,
         NOT_NEGATIVE,
-        unwired="refuse",
+        stages="advantage",
+        effect=_ADVANTAGES,
         zh="reward 中 KL 惩罚的权重（REINFORCE++）；同步的 PPO 把它改为 0。它与 --kl-loss-coef 至多一个可以大于 0。",
     )
     """Weight of a KL penalty in the reward (REINFORCE++); synchronous PPO sets it to 0. Only one of it and
@@ -125,7 +126,7 @@ class AlgorithmSection(Section):
     )
     """Weight of the KL in the loss. Needs --use-kl-loss."""
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = option(
-        "k1", stages="train", effect=_LOSS, zh="KL 的估计式；low_var_kl 即限制在 -10 与 10 之间的 k3。"
+        "k1", stages="advantage train", effect=_LOSS, zh="KL 的估计式；low_var_kl 即限制在 -10 与 10 之间的 k3。"
     )
     """Estimator of the KL; low_var_kl is k3 between -10 and 10."""
     use_unbiased_kl: bool = option(
@@ -135,7 +136,7 @@ class AlgorithmSection(Section):
     ref_update_interval: int | None = option(
         None,
         COUNT,
-        stages="train",
+        stages="forward train",
         effect=_TRAINER,
         zh="每隔多少个 rollout step 用 actor 的权重替换参考模型；参考权重随之存入 checkpoint。需要 --use-kl-loss。"
         "默认：从不替换。",

@@ -26,7 +26,7 @@ class CheckpointSection(Section):
 
     ref_load: str | None = option(
         None,
-        stages="train",
+        stages="forward train",
         effect=_ORIGIN,
         zh="参考模型的权重：Hugging Face 文件夹，或 Megatron checkpoint 文件夹；没有 --load 时 actor 也从它开始。"
         "默认：actor 起始时的权重。",
@@ -37,7 +37,7 @@ class CheckpointSection(Section):
     ref_ckpt_step: int | None = option(
         None,
         NOT_NEGATIVE,
-        stages="train",
+        stages="forward train",
         effect=_ORIGIN,
         zh="从 --ref-load 的哪一步读取参考权重，当它是 Megatron checkpoint 文件夹时。默认：最新一步。",
     )

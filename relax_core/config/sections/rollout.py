@@ -59,7 +59,7 @@ class RolloutSection(Section):
     rollout_temperature: float = option(
         1.0,
         above(0),
-        stages="generate train",
+        stages="generate forward train",
         effect=_SAMPLING,
         zh="采样温度；训练端的 log-prob 同样除以它。",
     )

@@ -6,9 +6,9 @@ import pytest
 
 from data.errors import UserError
 from data.ragged import Ragged
-from data.schema import REWARD, ROLLOUT
+from data.schema import FORWARD, REWARD, ROLLOUT
 from data.schema import table as make_table
-from relax_core.algorithms.batch import batch_metrics, training_batch
+from relax_core.algorithms.batch import training_batch
 from relax_core.config import RelaxConfig
 
 
@@ -63,7 +63,7 @@ def config(samples: int, **algorithm: object) -> RelaxConfig:
 
 def test_rewards_are_matched_by_id_and_normalised_by_group() -> None:
     """Group a: 1, 0 -> mean 0.5, unbiased std 0.70711 -> +-0.70711; group b: 0, 1. Rewards in another order."""
-    batch = training_batch(
+    batch, _ = training_batch(
         rollout(["a0", "b0", "a1", "b1"], ["a", "b", "a", "b"]),
         rewards({"b1": 1.0, "a1": 0.0, "b0": 0.0, "a0": 1.0}),
         config(2),
@@ -75,7 +75,9 @@ def test_rewards_are_matched_by_id_and_normalised_by_group() -> None:
 
 def test_a_sample_without_a_score_weighs_nothing_and_is_no_part_of_its_group() -> None:
     """Scores 1, 0 and none: the two scored ones are normalised as a pair, the third has mask 0 and advantage 0."""
-    batch = training_batch(rollout(["a0", "a1", "a2"], ["a"] * 3), rewards({"a0": 1, "a1": 0, "a2": None}), config(3))
+    batch, _ = training_batch(
+        rollout(["a0", "a1", "a2"], ["a"] * 3), rewards({"a0": 1, "a1": 0, "a2": None}), config(3)
+    )
     assert batch["loss_mask"].to_pylist() == [[1, 1], [1, 1], [0, 0]]
     assert batch["advantages"].to_pylist()[2] == [0, 0]
     assert batch["advantages"].to_pylist()[0][0] == pytest.approx(0.70711, abs=1e-4)
@@ -85,7 +87,7 @@ def test_a_sample_without_a_score_weighs_nothing_and_is_no_part_of_its_group() -
 def test_a_removed_sample_counts_in_its_group_but_is_not_trained_on() -> None:
     """Scores 1, 0, 0: mean 1/3, unbiased std 0.57735 -> 1.1547 for the first although the third is removed."""
     table = rollout(["a0", "a1", "a2"], ["a"] * 3, [False, False, True])
-    batch = training_batch(table, rewards({"a0": 1, "a1": 0, "a2": 0}), config(3))
+    batch, _ = training_batch(table, rewards({"a0": 1, "a1": 0, "a2": 0}), config(3))
     assert batch["loss_mask"].to_pylist() == [[1, 1], [1, 1], [0, 0]]
     assert batch["advantages"].to_pylist()[0][0] == pytest.approx(1.1547, abs=1e-3)
 
@@ -103,9 +105,8 @@ def test_leave_one_out_compares_with_the_others_and_says_how() -> None:
     table = rollout([f"{g}{i}" for g in "ab" for i in range(3)], ["a"] * 3 + ["b"] * 3)
     scores = rewards({"a0": 1, "a1": 0, "a2": 0, "b0": 1, "b1": 1, "b2": 1})
     options = config(3, advantage_estimator="rloo")
-    batch = training_batch(table, scores, options)
+    batch, metrics = training_batch(table, scores, options)
     assert [row[0] for row in batch["advantages"].to_pylist()] == [1, -0.5, -0.5, 0, 0, 0]
-    metrics = batch_metrics(table, scores, options, batch)
     assert metrics == pytest.approx(
         {
             "rloo/baseline_mean": 2 / 3,
@@ -116,7 +117,7 @@ def test_leave_one_out_compares_with_the_others_and_says_how() -> None:
             "rloo/empty_response_frac": 0,
         }
     )
-    assert batch_metrics(table, scores, config(3), batch) == {}
+    assert training_batch(table, scores, config(3))[1] == {}
 
 
 def test_advantages_are_standardised_over_the_trained_tokens_of_the_batch() -> None:
@@ -127,7 +128,7 @@ def test_advantages_are_standardised_over_the_trained_tokens_of_the_batch() -> N
     table = rollout(["a0", "a1", "a2"], ["a"] * 3, [False, False, True])
     scores = rewards({"a0": 1, "a1": 0, "a2": 0})
     options = config(3, advantage_estimator="reinforce_plus_plus_baseline", normalize_advantages=True)
-    batch = training_batch(table, scores, options)
+    batch, _ = training_batch(table, scores, options)
     assert np.allclose(batch["advantages"].to_pylist(), [[1, 1], [-1, -1], [0, 0]], atol=1e-6)
     assert np.allclose(batch["returns"].to_pylist(), [[2 / 3] * 2, [-1 / 3] * 2, [0, 0]])
 
@@ -135,5 +136,51 @@ def test_advantages_are_standardised_over_the_trained_tokens_of_the_batch() -> N
 def test_other_estimators_are_standardised_by_the_unbiased_deviation() -> None:
     """Normalised rewards +-0.70711 on two tokens each: mean 0, unbiased variance 4 x 0.5 / 3 -> +-0.86603."""
     scores = rewards({"a0": 1, "a1": 0})
-    batch = training_batch(rollout(["a0", "a1"], ["a"] * 2), scores, config(2, normalize_advantages=True))
+    batch, _ = training_batch(rollout(["a0", "a1"], ["a"] * 2), scores, config(2, normalize_advantages=True))
     assert np.allclose(batch["advantages"].to_pylist(), [[0.86603] * 2, [-0.86603] * 2], atol=1e-4)
+
+
+def passes(**columns: list[list[float]]) -> pa.Table:
+    """What models gave for samples a1 and a0, in this order."""
+    rows = {name: Ragged.from_list(values, np.float32) for name, values in columns.items()}
+    return make_table(FORWARD, {"sample_id": ["a1", "a0"], "group_id": ["a"] * 2, "response_length": [2, 2], **rows})
+
+
+REINFORCE = {"advantage_estimator": "reinforce_plus_plus", "kl_coef": 0.5, "gamma": 0.5}
+
+
+def test_a_kl_in_the_rewards_is_of_the_same_sample_and_stored_with_the_batch() -> None:
+    """a0: old - reference 1, 0, reward 1: rewards of the tokens -0.5 and 1 -> returns -0.5 + 0.5 x 1 = 0 and 1.
+
+    a1: old - reference 0, 2, reward 0: 0 and -1 -> returns -0.5 and -1. Mean KL of the four tokens: 3/4.
+    """
+    table = passes(old_log_probs=[[-1, -1], [-1, -2]], ref_log_probs=[[-1, -3], [-2, -2]])
+    scores = rewards({"a0": 1, "a1": 0})
+    batch, metrics = training_batch(rollout(["a0", "a1"], ["a"] * 2), scores, config(2, **REINFORCE), forward=table)
+    assert batch["returns"].to_pylist() == [[0, 1], [-0.5, -1]]
+    assert batch["advantages"].to_pylist() == batch["returns"].to_pylist()
+    assert batch["ref_log_probs"].to_pylist() == [[-2, -2], [-1, -3]]
+    assert batch["values"].null_count == 2
+    assert metrics == {"reward_kl": 0.75}
+
+
+def test_with_the_engines_log_probs_the_kl_in_the_rewards_is_of_those() -> None:
+    """Engine -1, -2; reference -1, -2 for a0 and -2, -2 for a1: KL 0, 0 and 1, 0. Returns: 0.5, 1 and -0.5, 0."""
+    table = passes(ref_log_probs=[[-2, -2], [-1, -2]])
+    options = config(2, **REINFORCE, use_rollout_logprobs=True)
+    batch, _ = training_batch(rollout(["a0", "a1"], ["a"] * 2), rewards({"a0": 1, "a1": 0}), options, forward=table)
+    assert batch["returns"].to_pylist() == [[0.5, 1], [-0.5, 0]]
+
+
+def test_passes_over_other_samples_or_lengths_are_an_error() -> None:
+    table = passes(old_log_probs=[[-1, -1], [-1, -2]], ref_log_probs=[[-1, -3], [-2, -2]])
+    scores = rewards({"a0": 1, "a2": 0})
+    with pytest.raises(UserError, match=r"rollout.parquet and forward.parquet .* e.g. a2"):
+        training_batch(rollout(["a0", "a2"], ["a"] * 2), scores, config(2, **REINFORCE), forward=table)
+    columns = {"old_log_probs": [[-1.0], [-1.0]], "ref_log_probs": [[-1.0], [-1.0]]}
+    short = {name: Ragged.from_list(values, np.float32) for name, values in columns.items()}
+    table = make_table(FORWARD, {"sample_id": ["a1", "a0"], "group_id": ["a"] * 2, "response_length": [1, 1], **short})
+    with pytest.raises(UserError, match="old_log_probs of other lengths"):
+        training_batch(
+            rollout(["a0", "a1"], ["a"] * 2), rewards({"a0": 1, "a1": 0}), config(2, **REINFORCE), forward=table
+        )

@@ -123,7 +123,7 @@ def test_loss_masks_and_removed_samples_are_taken_over_into_the_batch(given: Any
     assert changed["remove_sample"].to_pylist() == [False, True, False, False]
     same = [name for name in ROLLOUT.names if name not in ("loss_mask", "remove_sample")]
     assert changed.select(same).equals(rollout.select(same))
-    batch = training_batch(changed, reward, config)
+    batch, _ = training_batch(changed, reward, config)
     assert batch["loss_mask"].to_pylist() == [[1, 1], [0], [0, 0, 0], []]  # removed: not trained on
     # and it counts in its group: scores 1 and 0, mean 0.5
     assert batch["advantages"].to_pylist()[0][0] > 0
@@ -159,7 +159,7 @@ def test_processed_scores_stand_for_the_normalisation(given: Any) -> None:
     assert processed is not None
     np.testing.assert_array_equal(processed[0], [1.0, 0.0, np.nan, 2.0])
     np.testing.assert_array_equal(processed[1], [10.0, 0.0, np.nan, 21.0])
-    batch = training_batch(rollout, reward, config, processed)
+    batch, _ = training_batch(rollout, reward, config, processed)
     assert batch["advantages"].to_pylist()[:2] == [[10.0, 10.0], [0.0]]
     assert batch["loss_mask"].to_pylist() == [[1, 1], [1], [0, 0, 0], []]  # no score: not trained on
     assert batch["reward"].to_pylist() == SCORES
@@ -169,7 +169,7 @@ def test_a_function_may_score_what_the_reward_did_not_and_groups_need_no_size(gi
     text = "import numpy as np\ndef f(args, samples):\n    return np.zeros(len(samples)), np.ones(len(samples))\n"
     config = given("custom_reward_post_process_path", text, n_samples_per_prompt=3)
     rollout, reward = tables()
-    batch = training_batch(rollout, reward, config, processed_scores(rollout, reward, config))
+    batch, _ = training_batch(rollout, reward, config, processed_scores(rollout, reward, config))
     assert batch["loss_mask"].to_pylist()[2] == [1, 1, 1]
     assert batch["reward"].to_pylist() == [0.0] * 4
 

@@ -180,7 +180,7 @@ def test_samples_without_a_signal_are_only_watched() -> None:
     batch = make([[1], [1], [0], [1]], [[1], [0], [1], [-1]], [[-1]] * 4)
     config = RelaxConfig()
     config.batch.num_steps_per_rollout, config.batch.micro_batch_size = 2, 4
-    works = [divide(config, place, batch, with_reference=False) for place in (Layout(0), Layout(1))]
+    works = [divide(config, place, batch) for place in (Layout(0), Layout(1))]
     assert [(work.samples, work.learn, work.watch) for work in works[0]] == [
         ((0, 2), [[0]], [[1]]),
         ((2, 4), [[3]], [[2]]),
@@ -194,7 +194,8 @@ def test_entropy_or_kl_in_the_loss_gives_every_sample_a_gradient(entropy: float,
     batch = make([[1], [1]], [[1], [0]], [[-1]] * 2)
     config = RelaxConfig()
     config.algorithm.entropy_coef, config.batch.micro_batch_size = entropy, 2
-    (work,) = divide(config, Layout(0, 1), batch, with_reference=reference)
+    config.algorithm.use_kl_loss = reference
+    (work,) = divide(config, Layout(0, 1), batch)
     assert (work.learn, work.watch) == ([[0, 1]], [])
 
 
@@ -202,4 +203,4 @@ def test_a_batch_that_the_global_batch_size_does_not_divide_is_refused() -> None
     config = RelaxConfig()
     config.batch.global_batch_size = 3
     with pytest.raises(UserError, match="2 samples, not 1 x --global-batch-size 3"):
-        divide(config, Layout(0), make([[1], [1]], [[1], [0]], [[-1]] * 2), with_reference=False)
+        divide(config, Layout(0), make([[1], [1]], [[1], [0]], [[-1]] * 2))

@@ -1,0 +1,31 @@
+"""Forward: passes of models without gradient that the advantages need, into ``forward.parquet``.
+
+Guarantee: made with the weights that the step began with, and stored, so that advantages can be made anew, repeated and
+explained without a model; a run whose advantages need no pass has no such stage. A trainer that is elsewhere is first
+brought to those weights.
+"""
+
+from typing import Any
+
+from relax_core.algorithms.forward import forward_needs
+from relax_core.run.forward import forward_table
+from relax_core.run.records import StageRecord
+from relax_core.run.session import RunSession
+from tasks.stage import stage
+
+
+def _identity(run: RunSession, step: int) -> dict[str, Any]:
+    return {"weights": run.history.weights_id(step), "columns": list(forward_needs(run.config).columns)}
+
+
+@stage("forward", _identity)
+def forward(run: RunSession, step: int, key: str, rollout: StageRecord) -> StageRecord:
+    """Log-probs and values of the rollout's tokens."""
+    table = forward_table(run, step, rollout.table)
+    reference = run.store.write_table(run.store.step_path(step, "forward.parquet"), table)
+    return StageRecord("forward", key, {"forward": reference})
+
+
+def passes(run: RunSession, step: int, rollout: StageRecord) -> dict[str, StageRecord]:
+    """The stage's record by its name; nothing for a run that does not need it."""
+    return {"forward": forward(run, step, rollout)} if forward_needs(run.config) else {}
