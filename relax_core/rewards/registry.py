@@ -11,16 +11,26 @@ from typing import TypeVar
 
 from data.errors import UserError
 from relax_core.functions import source_hash
-from relax_core.rewards.types import RewardFunction, RewardSpec
+from relax_core.rewards.builtin import module_names
+from relax_core.rewards.types import LabelMatcher, RewardFunction, RewardSpec
 
 F = TypeVar("F", bound=RewardFunction)
 
-_MODULES = ("relax_core.rewards.basic", "relax_core.rewards.numeric")
 _SPECS: dict[str, RewardSpec] = {}
 
 
-def register(name: str) -> Callable[[F], F]:
+def register(
+    name: str,
+    *,
+    quick: RewardFunction | None = None,
+    isolated: bool = False,
+    matches: LabelMatcher | None = None,
+) -> Callable[[F], F]:
     """Decorator: make a reward function available as ``--rm-type name``. Its docstring's first line is its help.
+
+    Args:
+        name: value of ``--rm-type``.
+        quick, isolated, matches: see ``RewardSpec``.
 
     Raises:
         ValueError: the name is taken by another function.
@@ -32,7 +42,16 @@ def register(name: str) -> Callable[[F], F]:
         if known and known.function.__module__ != function.__module__:
             raise ValueError(f"reward {name!r} is already defined in {known.function.__module__}")
         is_async = inspect.iscoroutinefunction(function)
-        _SPECS[name] = RewardSpec(name, function, is_async, doc, source_hash(function))
+        _SPECS[name] = RewardSpec(
+            name,
+            function,
+            is_async,
+            doc,
+            source_hash(function),
+            quick=quick,
+            isolated=isolated,
+            matches=matches,
+        )
         return function
 
     return add
@@ -56,6 +75,6 @@ def get(name: str) -> RewardSpec:
 
 def builtin_rewards() -> dict[str, RewardSpec]:
     """All built-in rewards by name, in alphabetical order."""
-    for module in _MODULES:
+    for module in module_names():
         importlib.import_module(module)
     return dict(sorted(_SPECS.items()))

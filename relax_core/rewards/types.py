@@ -6,12 +6,25 @@ hand.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, TypeAlias
 
 Score: TypeAlias = Any
 """What a reward function may return: a number, ``None`` (no score: the sample is left out), or a dict of them."""
 
 RewardFunction: TypeAlias = "Callable[[RewardInput], Score | Awaitable[Score]]"
+
+LabelMatcher: TypeAlias = Callable[[Any], bool]
+"""Whether a label, whole, looks as those of a reward do (--rm-type-infer)."""
+
+
+class Undecided(Enum):
+    """The answer of a quick function that leaves a sample to the full one."""
+
+    UNDECIDED = "undecided"
+
+
+UNDECIDED = Undecided.UNDECIDED
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,10 @@ class RewardSpec:
         doc: one line for help texts.
         source_hash: SHA-256 of the source that the function was loaded from, see ``relax_core.functions.source_hash``.
         custom: whether it is the user's own.
+        quick: gives the same score at once for most samples, in time linear in the response, or ``UNDECIDED``; runs in
+            the caller's process.
+        isolated: the function may take long or crash: it runs in a process that can be ended.
+        matches: tells labels of this reward.
     """
 
     name: str
@@ -57,3 +74,6 @@ class RewardSpec:
     doc: str
     source_hash: str
     custom: bool = False
+    quick: RewardFunction | None = None
+    isolated: bool = False
+    matches: LabelMatcher | None = None

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from relax_core.rewards.numeric import (
+from relax_core.rewards.builtin.numeric import (
     exact_number,
     gsm8k,
     gsm8k_flexible,
