@@ -4,7 +4,7 @@ Guarantee: these types need no other part of the library; a reward function may 
 hand.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeAlias
@@ -12,7 +12,8 @@ from typing import Any, TypeAlias
 Score: TypeAlias = Any
 """What a reward function may return: a number, ``None`` (no score: the sample is left out), or a dict of them."""
 
-RewardFunction: TypeAlias = "Callable[[RewardInput], Score | Awaitable[Score]]"
+RewardFunction: TypeAlias = Callable[["RewardInput"], Any]
+"""Gives a ``Score``, or something that can be awaited and ends with one."""
 
 LabelMatcher: TypeAlias = Callable[[Any], bool]
 """Whether a label, whole, looks as those of a reward do (--rm-type-infer)."""
