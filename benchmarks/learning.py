@@ -1,11 +1,11 @@
 """Learning from scratch: a tiny random model, a toy task, the whole loop on a CPU.
 
-    python benchmarks/learning.py [--out learning.png]
+    python benchmarks/learning.py [--out learning.png] [--estimator ppo]
 
 The model (two layers, 16 characters as vocabulary, random weights) is asked for the digit after the one it is shown
-and may answer with one token: chance is 1/16. Trained with GRPO through the real flow (SGLang, Megatron-core, Ray,
-Prefect) until the mean reward of a step is above 0.8; prints the curve, writes it as a picture, and fails when it is
-not reached. The seed is fixed.
+and may answer with one token: chance is 1/16. Trained with GRPO, or with PPO and a critic, through the real flow
+(SGLang, Megatron-core, Ray, Prefect) until the mean reward of a step is above 0.8; prints the curve, writes it as a
+picture, and fails when it is not reached. The seed is fixed.
 """
 
 import argparse
@@ -59,13 +59,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("learning.png"), help="the picture")
     parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--estimator", choices=("grpo", "ppo"), default="grpo")
     parser.add_argument("--keep", type=Path, help="folder for the run; by default a temporary one")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        return learn(chosen.keep or Path(temporary), chosen.steps, chosen.out)
+        return learn(chosen.keep or Path(temporary), chosen.steps, chosen.out, chosen.estimator)
 
 
-def learn(folder: Path, steps: int, picture: Path) -> int:
+def learn(folder: Path, steps: int, picture: Path, estimator: str) -> int:
     make_model(folder / "model")
     prompts = folder / "digits.jsonl"
     rows = [{"input": f"{digit}>", "label": str((digit + 1) % 10)} for digit in range(10)]
@@ -89,8 +90,11 @@ def learn(folder: Path, steps: int, picture: Path) -> int:
             "batch": {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 4096, "num_steps_per_rollout": 2},
             "optimizer": {"lr": 3e-3, "weight_decay": 0.0},
             "reward": {"rm_type": "exact_number"},
+            "algorithm": {"advantage_estimator": estimator},
         }
     )
+    if estimator == "ppo":
+        config.cluster.resource = {"actor": (1, 1), "rollout": (1, 1), "critic": (1, 1), "advantages": (1, 0)}
     started = time.perf_counter()
     train(config)
     seconds = time.perf_counter() - started

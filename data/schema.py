@@ -78,16 +78,21 @@ _REWARD = [
     _may("raw_reward", pa.float32()),  # before normalisation and other processing
     _need("rm_type", pa.string()),
     _may("components", pa.string()),  # JSON object of numbers and texts
-    _may("error", pa.string()),  # why there is no score
+    _may("error", pa.string()),  # why there is no score, or no true one
+    _may("outcome", pa.string()),  # scored, no_score, failed
+    _may("decision", pa.string()),  # how the reward was found: custom, explicit, inferred, fallback, distilled
+    _may("decision_reason", pa.string()),  # why it was not found as said
+    _may("judge_prompt", pa.string()),  # what a judge was asked
+    _may("judge_output", pa.string()),  # what it answered
 ]
 
 ROLLOUT = _schema("rollout/1", _IDS + _ROLLOUT)
 """One row per sample, written by generate."""
 
-REWARD = _schema("reward/1", _IDS + _REWARD)
-"""One row per sample, written by reward."""
+REWARD = _schema("reward/2", _IDS + _REWARD)
+"""One row per sample, written by reward. Version 1 had no outcome, decision and texts of a judge."""
 
-EVAL = _schema("eval/1", _IDS + _ROLLOUT + _REWARD)
+EVAL = _schema("eval/2", _IDS + _ROLLOUT + _REWARD)
 """One row per evaluation sample: the rollout and its reward."""
 
 _FORWARD = [

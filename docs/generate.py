@@ -18,7 +18,7 @@ import pyarrow as pa
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run as a script, the project may not be installed
 
-from data.schema import BATCH, EVAL, REWARD, ROLLOUT, STATUSES, schema_id  # noqa: E402
+from data.schema import BATCH, EVAL, FORWARD, REWARD, ROLLOUT, STATUSES, schema_id  # noqa: E402
 from docs.mistakes import transcript_page  # noqa: E402
 from relax_core.config import OPTIONS, SECTIONS  # noqa: E402
 from relax_core.config.options import PASSED_TO, Option, section_title  # noqa: E402
@@ -60,7 +60,7 @@ COLUMNS = {
     "status": f"one of {', '.join(f'`{status}`' for status in STATUSES)}",
     "finish_reason": "the engine's word for why the response ended",
     "remove_sample": "kept for statistics, not trained on",
-    "teacher_log_probs": "R values; log-probabilities of a teacher",
+    "teacher_log_probs": "R values; log-probabilities of a teacher (on-policy distillation)",
     "rollout_routed_experts": "experts that the engine chose for each token",
     "train_metadata": "JSON text for the trainer",
     "session_id": "session of a conversation of several turns",
@@ -73,7 +73,15 @@ COLUMNS = {
     "raw_reward": 'score for metrics: what the function put into `metadata["raw_reward"]`, else the score',
     "rm_type": "name of the reward, or the path of the user's own",
     "components": "JSON text: further numbers and texts that the function returned",
-    "error": "why there is no score",
+    "error": "why there is no score, or no true one",
+    "outcome": "`scored`; `no_score`: the reward has none for it; `failed`: the reward or the sample failed",
+    "decision": "how the reward was found: `custom`, `explicit`, `inferred`, `fallback`, `distilled`",
+    "decision_reason": "why it was not found as said: `no_type`, `unknown_type:<name>`, `conflict:<said>/<label's>`",
+    "judge_prompt": "what a judge was asked, whole; null without one",
+    "judge_output": "what it answered, with its reasoning",
+    "old_log_probs": "R values; log-probabilities of the policy before the step's first update",
+    "ref_log_probs": "R values; log-probabilities of the reference",
+    "values": "R values; the critic's, before the token is known",
     "advantages": "R values; advantage of each token",
     "returns": "R values; return of each token",
 }
@@ -81,7 +89,18 @@ COLUMNS = {
 
 TABLES = (
     (ROLLOUT, "steps/<step>/rollout.parquet", "One row per sample, written by the stage generate."),
-    (REWARD, "steps/<step>/reward.parquet", "One row per sample, written by the stage reward."),
+    (
+        REWARD,
+        "steps/<step>/reward.parquet",
+        "One row per sample, written by the stage reward. `reward_seconds.parquet` beside it has the `seconds` of each"
+        " sample's call; those of a group share one.",
+    ),
+    (
+        FORWARD,
+        "steps/<step>/forward.parquet",
+        "One row per sample, written by the stage forward where advantages need passes of models; a column that nothing"
+        " needs is null.",
+    ),
     (BATCH, "steps/<step>/batch.parquet", "One row per sample to train on, written by the stage advantage."),
     (
         EVAL,

@@ -16,17 +16,18 @@ from tasks.checkpoint import checkpoint
 from tasks.commit import commit
 from tasks.ensure_engines import ensure_engines
 from tasks.evaluate import evaluate_before
-from tasks.forward import passes
+from tasks.forward import passes, reachable
 from tasks.generate import generate
 from tasks.replay import replay, replay_reward
 from tasks.reward import reward
 from tasks.train import train
+from tasks.train_critic import critics
 from tasks.weight_sync import weight_sync
 
 
 @flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
 def rollout_only_step(run: RunSession, step: int) -> dict[str, Any]:
-    """Generate and score with the first weights; nothing is learnt."""
+    """Generate and score with the first weights; nothing is learnt. Advantages that need a trainer are left out."""
     run.clock.begin()
     ensure_engines(run, step)
     done = {}
@@ -34,10 +35,12 @@ def rollout_only_step(run: RunSession, step: int) -> dict[str, Any]:
         done["evaluate_before"] = evaluate_before(run, step)
     done["generate"] = rollout = generate(run, step)
     done["reward"] = rewards = reward(run, step, rollout)
-    done |= passes(run, step, rollout)
-    done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
+    batch = None
+    if reachable(run):
+        done |= passes(run, step, rollout)
+        done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
     save_debug_data(run, step, rollout, rewards, batch)
-    return commit(run, step, done, None)
+    return commit(run, step, done, {})
 
 
 @flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
@@ -51,7 +54,8 @@ def train_only_step(run: RunSession, step: int) -> dict[str, Any]:
     done |= passes(run, step, rollout)
     done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
     save_debug_data(run, step, rollout, rewards, batch)
+    done |= critics(run, step, batch)
     done["train"] = update = train(run, step, batch)
     weight_sync(run, step, update)
-    saved = checkpoint(run, step, update) if run.checkpoint_due(step) else None
+    saved = checkpoint(run, step, update) if run.checkpoint_due(step) else {}
     return commit(run, step, done, saved)

@@ -40,6 +40,7 @@ def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, floa
     metrics: dict[str, float] = {}
     tables = {}
     folder = f"evaluations/{version:06d}"
+    services = run.services()
     with run.progress.stage(version - 1, "evaluate"):
         for eval_set, prompts in run.evaluation_sets:
             table, scores = evaluate_set(
@@ -50,6 +51,8 @@ def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, floa
                 step=version - 1,
                 tokenizer=run.tokenizer,
                 progress=run.progress.update,
+                pools=run.reward_pools,
+                services=services,
             )
             run.store.write_table(f"{folder}/{eval_set.name}.parquet", table)
             tables[eval_set.name] = table

@@ -17,6 +17,7 @@ from flows.guard import guard_temporary_server
 from flows.launch import checked, given_options, open_run
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.debug_data import check_recorded, save_debug_data
+from relax_core.run.forward import check_teacher
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession
 from relax_core.tracking.jsonl import trim_metrics
@@ -32,6 +33,7 @@ from tasks.forward import passes
 from tasks.generate import generate
 from tasks.reward import reward
 from tasks.train import train as train_stage
+from tasks.train_critic import critics
 from tasks.weight_sync import weight_sync
 
 
@@ -48,9 +50,10 @@ def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     done |= passes(run, step, rollout)
     done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
     save_debug_data(run, step, rollout, rewards, batch)
+    done |= critics(run, step, batch)
     done["train"] = update = train_stage(run, step, batch)
     weight_sync(run, step, update)
-    saved = checkpoint(run, step, update) if run.checkpoint_due(step) else None
+    saved = checkpoint(run, step, update) if run.checkpoint_due(step) else {}
     if run.evaluation_due(step):
         done["evaluate"] = evaluate(run, step, update)
     return commit(run, step, done, saved)
@@ -111,5 +114,6 @@ def train(
             }
         run.check_prompts()
         check_recorded(run)
+        check_teacher(run)
         with tags(run.id), telling(run.config, run.store.url, run.next_step()):
             return train_flow.with_options(flow_run_name=run.id)(config, dict(sources))

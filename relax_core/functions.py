@@ -76,7 +76,13 @@ class UserFunction:
 
 
 def load_function(
-    path: str, option: str, signature: str, arguments: int = 1, *, keywords: Sequence[str] = (), is_async: bool = False
+    path: str,
+    option: str,
+    signature: str,
+    arguments: int | None = 1,
+    *,
+    keywords: Sequence[str] = (),
+    is_async: bool = False,
 ) -> UserFunction:
     """Load a user's function.
 
@@ -84,7 +90,7 @@ def load_function(
         path: see the module; importable from the working directory too.
         option: the flag that names it.
         signature: what is expected, for messages: ``reward(sample)``.
-        arguments: how many arguments it is called with, by position.
+        arguments: how many arguments it is called with, by position; None: the caller checks them.
         keywords: names of further arguments that it is called with.
         is_async: it must be a coroutine function.
 
@@ -107,7 +113,8 @@ def load_function(
         raise UserError(f"{what}: {place} has no {name!r}.", f"Did you mean {near[0]!r}?" if near else expected)
     if not callable(function):
         raise UserError(f"{what} is of type {type(function).__name__}, not a function.", expected)
-    _check_arguments(function, arguments, keywords, what, signature)
+    if arguments is not None:
+        _check_arguments(function, arguments, keywords, what, signature)
     call = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     coroutine = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
     if is_async and not coroutine:

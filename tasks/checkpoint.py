@@ -1,4 +1,4 @@
-"""Checkpoint: the trainer's whole state, as iteration ``step``.
+"""Checkpoint: the whole state of each model that the run trains, as iteration ``step``.
 
 Guarantee: a complete checkpoint of just these weights is kept; one of another history is written anew. A manifest only
 names a checkpoint that is complete, and when the run ends the last one is.
@@ -6,36 +6,40 @@ names a checkpoint that is complete, and when the run ends the last one is.
 
 from typing import Any
 
+from relax_core.run.ports import TrainerPort
 from relax_core.run.records import StageRecord
+from relax_core.run.recovery import History
 from relax_core.run.session import RunSession
 from relax_core.training.checkpoint_index import complete_iterations
 from tasks.stage import action
 
+Saved = dict[str, dict[str, Any]]
+"""What the step's manifest says of each model's checkpoint, by ``History.entry``; a model without one is not there."""
+
 
 @action("checkpoint")
-def checkpoint(run: RunSession, step: int, update: StageRecord) -> dict[str, Any] | None:
-    """Save, unless a complete checkpoint of just these weights is there.
+def checkpoint(run: RunSession, step: int, update: StageRecord) -> Saved:
+    """Save each model, unless a complete checkpoint of just its weights is there.
 
     Returns:
-        What the step's manifest says of it. With --async-save it is still being written, unless the step is the last:
-        then the newest complete one, or nothing.
+        With --async-save one is still being written, unless the step is the last: then the newest complete one, or
+        nothing.
     """
-    result: dict[str, Any] = {}
-    if (step, run.history.weights_id(step + 1)) not in complete_iterations(run.checkpoint_url, warn=False):
-        result = dict(run.trainer.save(run.checkpoint_url, step))
-        if run.config.checkpoint.async_save and step + 1 == run.total_steps:
-            result |= run.trainer.finish_save()
+    saved = {run.history.entry: _save(run, step, run.trainer, run.history)}
+    if run.has_critic:
+        saved[run.critic_history.entry] = _save(run, step, run.critic, run.critic_history)
     if run.config.checkpoint.save_hf and run.export_due(step):
         run.trainer.export_hf(run.config.checkpoint.save_hf.format(rollout_id=step))
+    return {entry: found for entry, found in saved.items() if found is not None}
+
+
+def _save(run: RunSession, step: int, trainer: TrainerPort, history: History) -> dict[str, Any] | None:
+    url, result = history.checkpoints, dict[str, Any]()
+    if (step, history.weights_id(step + 1)) not in complete_iterations(url, warn=False):
+        result = dict(trainer.save(url, step))
+        if run.config.checkpoint.async_save and step + 1 == run.total_steps:
+            result |= trainer.finish_save()
     if not run.config.checkpoint.async_save:
-        return {"iteration": step, "url": run.checkpoint_url, **result}
-    newest = _newest(run, step)
-    return None if newest is None else {"iteration": newest, "url": run.checkpoint_url, **result}
-
-
-def _newest(run: RunSession, step: int) -> int | None:
-    """The newest complete checkpoint of this history that is not past ``step``."""
-    for iteration, weights_id in complete_iterations(run.checkpoint_url, warn=False):
-        if iteration <= step and weights_id == run.history.weights_id(iteration + 1):
-            return iteration
-    return None
+        return {"iteration": step, "url": url, **result}
+    newest = history.newest_checkpoint(step + 1, warn=False)
+    return None if newest is None else {"iteration": newest, "url": url, **result}

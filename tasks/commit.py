@@ -13,13 +13,12 @@ from relax_core.run.session import RunSession
 from relax_core.tracking.jsonl import append_metrics
 from relax_core.tracking.metrics import training_metrics
 from tasks import artefacts
+from tasks.checkpoint import Saved
 from tasks.stage import action
 
 
 @action("commit")
-def commit(
-    run: RunSession, step: int, stages: dict[str, StageRecord], checkpoint: dict[str, Any] | None
-) -> dict[str, Any]:
+def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Saved) -> dict[str, Any]:
     """Write the manifest, the metrics and the artefacts of a step."""
     update = stages.get("train")  # none with --debug-rollout-only
     tables = {f"{name}/{table}": ref for name, record in stages.items() for table, ref in record.tables.items()}
@@ -28,7 +27,7 @@ def commit(
     if not replaced:
         scores = stages["advantage"].values.get("metrics", {}) if "advantage" in stages else {}
         metrics = {**training_metrics(rollout, rewards, run.config), **scores, **metrics}
-    for name in ("train", "evaluate_before", "evaluate"):
+    for name in ("train_critic", "train", "evaluate_before", "evaluate"):
         metrics.update(stages[name].values["metrics"] if name in stages else {})
     seconds = dict(run.clock.seconds)  # in the order in which they ran; after them what an earlier process has done
     for record in stages.values():
@@ -45,16 +44,29 @@ def commit(
         "stages": {name: record.key for name, record in stages.items()},
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "wall_seconds": round(run.clock.elapsed, 3),
-        "checkpoint": checkpoint,
+        "checkpoint": saved.get(run.history.entry),
         "metrics": metrics,
     }
+    if run.has_critic:
+        manifest[run.critic_history.entry] = _critic(stages["train_critic"], saved.get(run.critic_history.entry))
     append_metrics(run.store, step, metrics)
     if run.board is not None:
         run.board.add(step, metrics)
     run.store.write_manifest(step, manifest)
     run.committed(step)
-    if checkpoint is not None:
-        retention.prune(run.store, run.checkpoint_url, run.config.checkpoint)
+    for history in run.histories:
+        if history.entry in saved:
+            retention.prune(history, run.config.checkpoint)
     run.progress.step_done(step, metrics, seconds, run.clock.elapsed)
     artefacts.step(run, step, manifest)
     return manifest
+
+
+def _critic(update: StageRecord, checkpoint: dict[str, Any] | None) -> dict[str, Any]:
+    """What a manifest says of the critic."""
+    return {
+        "version": update.values["version"],
+        "id": update.key,
+        "optimizer_step": update.values["optimizer_step"],
+        "checkpoint": checkpoint,
+    }

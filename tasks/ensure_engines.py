@@ -6,26 +6,35 @@ engines is still running. Later stages bring the trainer to their own version th
 are there again.
 """
 
-from relax_core.run.recovery import bring_trainer_to
+from relax_core.engines.judge import has_judge
+from relax_core.run.reconcile import bring_actor, bring_critic
 from relax_core.run.session import RunSession
+from relax_core.run.start import critic_start_text
 from tasks.evaluate import evaluate_before
 from tasks.generate import generate
 from tasks.stage import action
 
-STARTED = {"whole": "SGLang and the trainer", "rollout": "SGLang", "train": "the trainer"}
+STARTED = {"whole": ["SGLang", "the trainer"], "rollout": ["SGLang"], "train": ["the trainer"]}
 
 
 @action("ensure_engines")
 def ensure_engines(run: RunSession, step: int) -> None:
     """Start what is missing and reconcile versions."""
     if not run.engines_known:
-        run.progress.note(f"finding or starting {STARTED[run.mode]} (a start takes 20 to 60 s)")
+        judged = has_judge(run.config) and run.mode != "train"
+        others = [*STARTED[run.mode], *(["the critic"] if run.has_critic else []), *(["the judge"] if judged else [])]
+        *others, last = others
+        what = f"{', '.join(others)} and {last}" if others else last
+        run.progress.note(f"finding or starting {what} (a start takes 20 to 60 s)")
+        if run.has_critic and step == 0:
+            run.progress.note(critic_start_text(run.config))
     run.ensure()
     if run.mode == "train":
         return
     if _needs_base(run, step):
         if run.mode == "whole":
-            run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
+            bring_actor(run, step)
+            bring_critic(run, step)
         run.engines.abort_all()
         if run.mode == "whole":
             run.trainer.push_weights(step, run.engines.urls, run.history.weights_id(step))

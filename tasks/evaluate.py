@@ -26,6 +26,7 @@ def _identity(version: int) -> Any:
 
 def _evaluate(run: RunSession, step: int, key: str, folder: str, version: int) -> StageRecord:
     tables, metrics, written = {}, {}, {}
+    services = run.services()
     for eval_set, prompts in run.evaluation_sets:
         table, scores = evaluate_set(
             eval_set,
@@ -35,6 +36,8 @@ def _evaluate(run: RunSession, step: int, key: str, folder: str, version: int) -
             step=version - 1,
             tokenizer=run.tokenizer,
             progress=run.progress.update,
+            pools=run.reward_pools,
+            services=services,
         )
         path = run.store.step_path(step, f"{folder}/{eval_set.name}.parquet")
         tables[eval_set.name] = run.store.write_table(path, table)

@@ -15,7 +15,9 @@ from tasks.stage import stage
 
 
 def _identity(run: RunSession, step: int) -> dict[str, Any]:
-    return {"weights": run.history.weights_id(step), "columns": list(forward_needs(run.config).columns)}
+    needs = forward_needs(run.config)
+    identity: dict[str, Any] = {"weights": run.history.weights_id(step), "columns": list(needs.columns)}
+    return identity | ({"critic": run.critic_history.weights_id(step)} if needs.critic else {})
 
 
 @stage("forward", _identity)
@@ -24,6 +26,12 @@ def forward(run: RunSession, step: int, key: str, rollout: StageRecord) -> Stage
     table = forward_table(run, step, rollout.table)
     reference = run.store.write_table(run.store.step_path(step, "forward.parquet"), table)
     return StageRecord("forward", key, {"forward": reference})
+
+
+def reachable(run: RunSession) -> bool:
+    """Whether the run has the models whose passes its advantages need: --debug-rollout-only starts none."""
+    needs = forward_needs(run.config)
+    return run.mode != "rollout" or not (needs.policy or needs.critic)
 
 
 def passes(run: RunSession, step: int, rollout: StageRecord) -> dict[str, StageRecord]:

@@ -34,6 +34,6 @@ def replay_reward(run: RunSession, step: int, key: str, rollout: StageRecord) ->
     """The recorded scores of this step; computed where none are recorded."""
     table = read_recorded(run.config, step).reward
     if table is None:
-        table = score_table(run.store.read_table(rollout.table), run.config)
+        table = score_table(run.store.read_table(rollout.table), run.config, run.reward_pools, run.services())
     reference = run.store.write_table(run.store.step_path(step, "reward.parquet"), table)
     return StageRecord("reward", key, {"reward": reference})

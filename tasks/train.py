@@ -5,10 +5,12 @@ killed driver's call went on with another batch) is first brought to the base ve
 the user in the loss is another identity.
 """
 
+from collections.abc import Callable
 from typing import Any
 
+from relax_core.run.ports import TrainerPort
+from relax_core.run.reconcile import bring_actor
 from relax_core.run.records import StageRecord
-from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
 from relax_core.training.errors import DirtyTrainer, VersionMismatch
 from relax_core.training.hooks import loss_sources
@@ -23,17 +25,34 @@ def _identity(run: RunSession, step: int) -> dict[str, Any]:
 @stage("train", _identity)
 def train(run: RunSession, step: int, key: str, batch: StageRecord) -> StageRecord:
     """The update of this step."""
+    return update(run, step, key, batch, "train", run.trainer, bring_actor)
+
+
+def update(
+    run: RunSession,
+    step: int,
+    key: str,
+    batch: StageRecord,
+    name: str,
+    trainer: TrainerPort,
+    bring: Callable[[RunSession, int], None],
+) -> StageRecord:
+    """The record ``name`` of a model's update, which its trainer makes on the batch; also ``<name>.json``.
+
+    Args:
+        bring: makes the trainer's version that of the step.
+    """
     arguments = (step, step + 1, batch.table, run.store.url, key)
     try:
-        result = run.trainer.train(*arguments)
+        result = trainer.train(*arguments)
     except (VersionMismatch, DirtyTrainer):
-        run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
-        result = run.trainer.train(*arguments)
-    run.store.write_json(run.store.step_path(step, "train.json"), dict(result))
+        bring(run, step)
+        result = trainer.train(*arguments)
+    run.store.write_json(run.store.step_path(step, f"{name}.json"), dict(result))
     values = {
         "version": step + 1,
         "optimizer_step": result["optimizer_step"],
         "batch_sha256": batch.table.sha256,
         "metrics": result["metrics"],
     }
-    return StageRecord("train", key, {}, values)
+    return StageRecord(name, key, {}, values)

@@ -1,13 +1,14 @@
 """Weight sync: the engines get the trainer's weights.
 
 Guarantee: afterwards the trainer is at the version that this step made, and every engine reports it; one that has it
-already is left alone. A run without engines (--debug-train-only) has nobody to tell.
+already is left alone. A critic, which no engine needs, is at that version too. A run without engines
+(--debug-train-only) has nobody to tell.
 """
 
 from typing import Any
 
+from relax_core.run.reconcile import bring_actor, bring_critic
 from relax_core.run.records import StageRecord
-from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
 from tasks.stage import action
 
@@ -17,7 +18,8 @@ def weight_sync(run: RunSession, step: int, update: StageRecord) -> dict[str, An
     """Bring every engine to the version that this step made; an engine that died meanwhile is started anew."""
     version = int(update.values["version"])
     run.ensure()
-    run.redone += bring_trainer_to(version, run.trainer, run.history, run.progress.note)
+    bring_actor(run, version)
+    bring_critic(run, version)
     if run.mode == "train":
         return {}
     return dict(run.trainer.push_weights(version, run.engines.urls, run.history.weights_id(version)))

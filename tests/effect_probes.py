@@ -20,14 +20,16 @@ from configs import model_folder, valid_config
 from pydantic import ConfigDict
 
 from data.ragged import Ragged
-from data.schema import REWARD, ROLLOUT
+from data.schema import FORWARD, REWARD, ROLLOUT
 from data.schema import table as schema_table
+from relax_core.algorithms.forward import forward_needs
 from relax_core.config.derived import data_parallel_size, num_engines, role_devices, trainer_world_size
 from relax_core.config.examine import Report, examine
 from relax_core.config.options import OPTIONS, as_namespace, with_options
 from relax_core.config.parser import read_given
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.wired import unwired_options, unwired_problems
+from relax_core.engines.judge import judge_spec, num_judges
 from relax_core.engines.profile import profiled
 from relax_core.engines.spec import engine_spec
 from relax_core.rewards.score import score_table
@@ -40,6 +42,8 @@ Probe = Callable[[RelaxConfig], Any]
 
 MINE = """
 import asyncio
+import os
+import time
 from relax_core.rollout.custom import engine
 
 
@@ -77,6 +81,19 @@ def count(samples):
     return [len(samples)] * len(samples) if isinstance(samples, list) else 1
 
 
+def slow(sample):
+    time.sleep(0.3)
+    return os.getpid()
+
+
+def broken(sample):
+    return 1 / (sample.response != "3")
+
+
+def either(*arguments):
+    return len(arguments)
+
+
 running = 0
 
 
@@ -89,6 +106,14 @@ async def crowd(sample):
         await asyncio.sleep(0)
     running -= 1
     return seen
+
+
+def first_logit(args, batch, logits, sum_of_sample_mean):
+    return sum_of_sample_mean(logits[:, 0]), {}
+
+
+def its_square(args, batch, logits, sum_of_sample_mean):
+    return sum_of_sample_mean(logits[:, 0] ** 2), {}
 
 
 async def twice(args, sample, sampling_params):
@@ -244,6 +269,9 @@ class StandIn:
     def __call__(self, texts: list[str], *, add_special_tokens: bool) -> dict[str, Any]:
         return {"input_ids": [[ord(letter) % 200 for letter in text] for text in texts]}
 
+    def encode(self, text: str, **options: Any) -> list[int]:
+        return [ord(letter) % 200 for letter in text]
+
     def apply_chat_template(self, conversation: list[dict[str, Any]], **kwargs: Any) -> str:
         return json.dumps([conversation, kwargs], sort_keys=True)
 
@@ -308,6 +336,17 @@ def reward_table() -> pa.Table:
     )
 
 
+def forward_table(columns: tuple[str, ...]) -> pa.Table:
+    """Passes over ``rollout_table``, with other numbers in each column."""
+    rollout = rollout_table()
+    lengths = rollout["response_length"].to_numpy()
+    made = {}
+    for number, name in enumerate(columns):
+        values = np.linspace(-3.0, -1.0, int(lengths.sum()), dtype=np.float32) ** (number + 1) / 3
+        made[name] = Ragged.from_lengths(values, lengths)
+    return schema_table(FORWARD, {name: rollout[name] for name in ("sample_id", "group_id", "response_length")} | made)
+
+
 # Probes
 
 
@@ -367,19 +406,84 @@ def scores(config: RelaxConfig) -> Any:
     return score_table(rollout_table(), config).to_pylist()
 
 
+class Judge(Inbox):
+    """A judge that always finds the same."""
+
+    def answer(self, path: str, body: Any) -> tuple[int, Any]:
+        return 200, {"choices": [{"message": {"content": "[[7]]"}, "finish_reason": "stop"}]}
+
+
+@cache
+def _judge() -> Judge:
+    return Judge()
+
+
+def questions(config: RelaxConfig) -> list[str]:
+    """What a judge is asked for a rollout."""
+    server = _judge()
+    server.calls.clear()
+    score_table(rollout_table(), config, None, {"genrm": [f"http://{server.address}"]})
+    return sorted(json.dumps(body) for _, body in server.calls)
+
+
+def judges(config: RelaxConfig) -> list[Any]:
+    """How the judge's engines are started."""
+    specs = [judge_spec(config, index, "cpu", "logs") for index in range(num_judges(config))]
+    return [*specs, judge_spec(config, 0, "cuda", "logs")]
+
+
+def outcomes(config: RelaxConfig) -> list[str]:
+    """How the calls of a reward ended."""
+    return score_table(rollout_table(), config)["outcome"].to_pylist()
+
+
+def processes(config: RelaxConfig) -> int:
+    """Number of different scores, each of which is that of a process."""
+    return len(set(score_table(rollout_table(), config)["reward"].to_pylist()))
+
+
+def program(config: RelaxConfig) -> Any:
+    """What becomes of a program that looks whether it is alone."""
+    rollout = rollout_table().slice(0, 1)
+    text = "```python\nimport os\nprint(min(os.getpid(), 3))\n```"
+    for name, value in (("response", text), ("label", json.dumps({"input": "", "output": "2"}))):
+        rollout = rollout.set_column(
+            rollout.schema.get_field_index(name), rollout.schema.field(name), pa.array([value])
+        )
+    return score_table(rollout, config).select(["reward", "outcome"]).to_pylist()
+
+
 def metrics(config: RelaxConfig) -> dict[str, float]:
     """Metrics of a rollout."""
     return training_metrics(rollout_table(), reward_table(), config)
 
 
 def batch(config: RelaxConfig) -> Any:
-    """What is trained on, after the functions of the user."""
+    """What is trained on, after the functions of the user, with made-up passes of models where it needs any."""
+    from relax_core.algorithms.batch import training_batch
+
+    rollout, reward, columns = rollout_table(), reward_table(), forward_needs(config).columns
+    samples = hooks.post_processed(rollout, reward, config)
+    processed = hooks.processed_scores(samples, reward, config)
+    forward = forward_table(columns) if columns else None
+    return training_batch(samples, reward, config, processed, forward)[0].to_pylist()
+
+
+def passes(config: RelaxConfig) -> Any:
+    """Which passes of models the advantages need, and of whom."""
+    return forward_needs(config)
+
+
+def odd_batch(config: RelaxConfig) -> Any:
+    """What is trained on of a sample without a score, of one that was cut off, and of two others."""
     from relax_core.algorithms.batch import training_batch
 
     rollout, reward = rollout_table(), reward_table()
-    samples = hooks.post_processed(rollout, reward, config)
-    processed = hooks.processed_scores(samples, reward, config)
-    return training_batch(samples, reward, config, processed)[0].to_pylist()
+    statuses = pa.array(["completed", "truncated", "completed", "completed"])
+    scores = pa.array([None, 1.0, 0.5, 0.0], pa.float32())
+    rollout = rollout.set_column(rollout.schema.get_field_index("status"), rollout.schema.field("status"), statuses)
+    reward = reward.set_column(reward.schema.get_field_index("reward"), reward.schema.field("reward"), scores)
+    return training_batch(rollout, reward, config)[0].to_pylist()
 
 
 def own_metrics(config: RelaxConfig) -> Any:

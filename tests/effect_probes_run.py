@@ -24,19 +24,22 @@ from data.cursor import Cursor
 from data.errors import UserError
 from data.prompts import PromptDataset
 from data.store import RunStore
+from relax_core.config.derived import needs_critic, needs_teacher
 from relax_core.config.options import OPTIONS
 from relax_core.config.sections import RelaxConfig
 from relax_core.rollout.evaluate import evaluate_set
 from relax_core.rollout.requests import step_requests
 from relax_core.run import debug_data, retention
-from relax_core.run.records import StageRecord
+from relax_core.run.forward import check_teacher
+from relax_core.run.records import StageRecord, StageRecords
+from relax_core.run.recovery import History
 from relax_core.run.samples import rollout_samples
 from relax_core.run.session import RunSession
 from relax_core.tracking.notify import notify
 from relax_core.tracking.progress import Progress
 from relax_core.tracking.tensorboard import open_board
 from relax_core.tracking.timeline import Span, write_timeline
-from relax_core.training.origin import actor_origin, reference_origin
+from relax_core.training.origin import actor_origin, critic_origin, reference_origin, teacher_origin
 from relax_core.weights.label import weight_label
 
 
@@ -58,13 +61,13 @@ class Backend(FakeBackend):
         self.engine = Engine()
         self.trainer.engine = self.engine
 
-    def ensure(self) -> Any:
+    def ensure(self, critic: bool = False) -> Any:
         self.asked.append("both")
-        return super().ensure()
+        return super().ensure(critic)
 
-    def ensure_trainer(self) -> Any:
+    def ensure_trainer(self, critic: bool = False) -> Any:
         self.asked.append("trainer")
-        return super().ensure_trainer()
+        return super().ensure_trainer(critic)
 
     def ensure_rollout(self, weights_id: str) -> Any:
         self.asked.append("engines")
@@ -172,8 +175,17 @@ def requests(config: RelaxConfig) -> Any:
 
 
 def origins(config: RelaxConfig) -> Any:
-    """Where the weights of actor and reference are."""
-    return actor_origin(config), reference_origin(config)
+    """Where the weights of actor, reference, teacher and critic are."""
+    teacher = teacher_origin(config) if needs_teacher(config) else None
+    critic = critic_origin(config) if needs_critic(config) else None
+    return actor_origin(config), reference_origin(config), teacher, critic
+
+
+def teacher_server(config: RelaxConfig) -> str:
+    """What is said of a server that is no teacher."""
+    with opened(config) as run, pytest.raises(UserError) as told:
+        check_teacher(run)
+    return str(told.value)
 
 
 # Stages
@@ -217,7 +229,8 @@ def saved(config: RelaxConfig) -> list[str]:
     with opened(config) as run:
         run.ensure()
         update = StageRecord("train", "w1")
-        run.records.write(0, update)
+        for record in (update, StageRecord("train_critic", "c1")):
+            run.records.write(0, record)
         # without Prefect's engine, which needs a server
         inspect.getclosurevars(checkpoint).nonlocals["run_task"].fn(run, 0, (update,))
     return sorted(str(path) for path in _place(config).rglob("*") if path.name in ("fake.json", "export"))
@@ -232,7 +245,7 @@ def kept(config: RelaxConfig) -> list[str]:
         folder.mkdir(parents=True)
         (folder / "relax_state.json").write_text(json.dumps({"weights_id": f"w{step}", "files": {}}))
         store.write_manifest(step, {"weights": {"id": f"w{step}"}, "checkpoint": {"iteration": step}})
-    retention.prune(store, str(place / "checkpoints"), config.checkpoint)
+    retention.prune(History(store, StageRecords(store), str(place / "checkpoints"), "w"), config.checkpoint)
     return files(place / "checkpoints")
 
 
@@ -365,21 +378,26 @@ def _training_batch() -> Any:
 
 
 def loss(config: RelaxConfig) -> Any:
-    """Loss, gradient and metrics of one optimiser step with given log-probs."""
+    """Loss, gradient and metrics of one optimiser step with given log-probs, or logits."""
     import torch
 
+    from relax_core.training.custom_loss import StepCustomLoss
     from relax_core.training.hooks import loss_functions
-    from relax_core.training.loss import Scores, StepLoss
+    from relax_core.training.loss import Scores
+    from relax_core.training.step_loss import make_step_loss
 
     batch = _training_batch()
     size = batch.num_response_tokens
     generator = torch.Generator().manual_seed(0)
     old, reference, moved, gap = (torch.randn(size, generator=generator) for _ in range(4))
     scores = Scores(old, reference, batch.rollout_log_probs + gap)
-    step = StepLoss(config, batch, scores, (0, len(batch)), True, loss_functions(config))
-    log_probs = (old + moved).requires_grad_()
-    entropy = torch.rand(size, generator=generator)
-    value, *sums = step(log_probs, entropy, batch.micro_batch(range(len(batch)), torch.device("cpu")))
+    make = make_step_loss(config, batch, scores, loss_functions(config), lambda value: [value])
+    step = make((0, len(batch)), True)
+    log_probs, entropy = old + moved, torch.rand(size, generator=generator)
+    read = torch.randn(size, 512, generator=generator) if isinstance(step, StepCustomLoss) else log_probs
+    read.requires_grad_()
+    given = (read,) if isinstance(step, StepCustomLoss) else (read, entropy)
+    value, *sums = step(*given, batch.micro_batch(range(len(batch)), torch.device("cpu")))
     value.backward()
-    assert log_probs.grad is not None
-    return value.item(), [each.tolist() for each in sums], log_probs.grad.tolist()
+    assert read.grad is not None
+    return value.item(), [each.tolist() for each in sums], read.grad.tolist()

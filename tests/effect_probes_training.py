@@ -15,15 +15,17 @@ import pytest
 import torch
 from effect_probes import Inbox, watched
 from torch.utils._python_dispatch import TorchDispatchMode
-from training_batches import batches
+from training_batches import batches, value_batch
 
 from data.errors import UserError
+from data.store import RunStore
 from relax_core.config.options import with_options
 from relax_core.config.passthrough import pass_throughs
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.megatron import DistributedDataParallelConfig, OptimizerConfig, TransformerConfig
 from relax_core.training.model import ModelShape, transformer_config
 from relax_core.training.optimizer import optimizer_config
+from relax_core.training.roles import Role, role_config
 from relax_core.training.schedule import build_schedule
 
 
@@ -75,11 +77,27 @@ def meeting(config: RelaxConfig, work: str) -> Any:
     return list(joined.value.args)
 
 
-def made(config: RelaxConfig) -> Any:
+def critics_rates(config: RelaxConfig, work: str) -> Any:
+    """As ``rates``, of the critic."""
+    return rates(role_config(config, "critic"), work)
+
+
+def critic_trained(config: RelaxConfig, work: str) -> Any:
+    """As ``trained``, of the critic."""
+    store = RunStore(work)
+    critic = made(config, "critic")
+    steps = []
+    for step in range(2):
+        ref = value_batch(store, f"values-{step}", seed=step)
+        steps.append(critic.train(step, step + 1, ref, store.url, f"c{step + 1}").metrics)
+    return steps, _digest(critic)
+
+
+def made(config: RelaxConfig, role: Role = "actor") -> Any:
     """A trainer of one rank at version 0."""
     from relax_core.training.trainer import Trainer
 
-    trainer = Trainer(config, 0, 1)
+    trainer = Trainer(config, 0, 1, role=role)
     trainer.join("env://")
     trainer.initialise()
     return trainer

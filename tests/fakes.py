@@ -45,6 +45,7 @@ class FakeEngine:
         asyncio.set_event_loop(self._loop)
         app = web.Application()
         app.router.add_post("/generate", self._generate)
+        app.router.add_post("/v1/chat/completions", self._chat)
         runner = web.AppRunner(app)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -71,6 +72,11 @@ class FakeEngine:
         }
         return web.json_response({"text": "", "output_ids": ids, "meta_info": meta})
 
+    async def _chat(self, request: web.Request) -> web.Response:
+        """As a judge: always the same."""
+        await request.json()
+        return web.json_response({"choices": [{"message": {"content": "Fine. [[7]]"}, "finish_reason": "stop"}]})
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
@@ -91,15 +97,21 @@ class FakeEngines:
 
 
 class FakeTrainer:
-    """The ``TrainerPort`` without a model. ``applied`` lists every update that changed the weights, in order."""
+    """The ``TrainerPort`` without a model. ``applied`` lists every update that changed the weights, in order.
 
-    def __init__(self, engine: FakeEngine) -> None:
-        self.engine = engine
+    Args:
+        rests: of an actor, in the steps below which only the critic learns.
+    """
+
+    def __init__(self, engine: FakeEngine, name: str = "trainer", events: list[str] | None = None) -> None:
+        self.engine, self.name, self.rests = engine, name, 0
+        self.events: list[str] = [] if events is None else events
         self.applied: list[tuple[int, str]] = []
         self.initialise()
 
     def initialise(self) -> None:
-        self.version, self.weights, self.last, self.weights_id = 0, "start", None, None
+        start = "start" if self.name == "trainer" else f"start of the {self.name}"
+        self.version, self.weights, self.last, self.weights_id = 0, start, None, None
         self.result: dict[str, Any] = {}
 
     def status(self) -> dict[str, Any]:
@@ -115,8 +127,12 @@ class FakeTrainer:
             return self.result
         if self.version != base:
             raise VersionMismatch(base, self.version)
-        self.weights, self.version, self.last = digest(self.weights, batch.sha256), target, batch.sha256
-        self.weights_id = weights_id
+        self.events.append(f"{self.name} train {base}")
+        self.version, self.last, self.weights_id = target, batch.sha256, weights_id
+        if base < self.rests:
+            self.result = {"metrics": {}, "optimizer_step": 0}
+            return self.result
+        self.weights = digest(self.weights, batch.sha256)
         self.applied.append((target, self.weights))
         self.result = {"metrics": {"loss": int(self.weights[:4], 16) / 65536}, "optimizer_step": target}
         return self.result
@@ -124,6 +140,7 @@ class FakeTrainer:
     def forward(self, version: int, rollout: TableRef, store_url: str, columns: list[str], weights_id: str) -> pa.Table:
         if version != self.version or self.weights_id not in (None, weights_id):
             raise VersionMismatch(version, self.version)
+        self.events.append(f"{self.name} forward {version}")
         table = RunStore(store_url).read_table(rollout)
         lengths = table["response_length"].to_pylist()
         found = {}
@@ -163,30 +180,47 @@ class FakeTrainer:
 
 
 class FakeBackend:
-    """Trainer and engine of one "machine"; ``lose_all`` is a power cut."""
+    """Trainer, critic and engine of one "machine"; ``lose_all`` is a power cut. ``events`` lists what the two models
+    did, in order."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine()
-        self.trainer = FakeTrainer(self.engine)
-        self.ensured = 0
+        self.events: list[str] = []
+        self.trainer = FakeTrainer(self.engine, events=self.events)
+        self.critic = FakeTrainer(self.engine, "critic", self.events)
+        self.ensured = self.critics = self.judges = 0
 
-    def ensure(self) -> tuple[FakeTrainer, FakeEngines]:
+    def ensure(self, critic: bool = False) -> tuple[FakeTrainer, FakeEngines]:
         self.ensured += 1
         return self.trainer, FakeEngines(self.engine)
 
-    def ensure_trainer(self) -> FakeTrainer:
+    def ensure_trainer(self, critic: bool = False) -> FakeTrainer:
         self.ensured += 1
         return self.trainer
+
+    def ensure_critic(self) -> FakeTrainer:
+        self.critics += 1
+        return self.critic
 
     def ensure_rollout(self, weights_id: str) -> FakeEngines:
         self.engine.label = weight_label(0, weights_id)
         return FakeEngines(self.engine)
 
+    def ensure_genrm(self) -> FakeEngines:
+        self.judges += 1
+        return FakeEngines(self.engine)
+
     def lose_all(self) -> None:
-        applied = self.trainer.applied
         self.engine.label, self.engine.weights = "default", "start"
-        self.trainer = FakeTrainer(self.engine)
-        self.trainer.applied = applied
+        self.trainer, self.critic = _anew(self.trainer), _anew(self.critic)
+
+    def lose_actor(self) -> None:
+        """The trainer dies; the critic and the engine live."""
+        self.trainer = _anew(self.trainer)
+
+    def lose_critic(self) -> None:
+        """The critic dies; the trainer and the engine live."""
+        self.critic = _anew(self.critic)
 
     def release(self) -> None:
         pass
@@ -196,6 +230,13 @@ class FakeBackend:
 
     def close(self) -> None:
         pass
+
+
+def _anew(lost: FakeTrainer) -> FakeTrainer:
+    """A new process in its place, at version 0."""
+    trainer = FakeTrainer(lost.engine, lost.name, lost.events)
+    trainer.applied, trainer.rests = lost.applied, lost.rests
+    return trainer
 
 
 class Killed(BaseException):

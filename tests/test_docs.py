@@ -71,7 +71,8 @@ def test_modules_that_are_named_exist(page: Path) -> None:
 def known_flags() -> set[str]:
     flags = {*spellings(), *OTHER_FLAGS, *STEMS}
     # of the commands that read their own arguments
-    for path in [ROOT / "flows/cli/standing.py", ROOT / "flows/cli/ask.py", *(ROOT / "benchmarks").glob("*.py")]:
+    own = [ROOT / f"flows/cli/{name}.py" for name in ("standing", "ask", "reward")]
+    for path in [*own, *(ROOT / "benchmarks").glob("*.py")]:
         flags |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', path.read_text()))
     return flags
 

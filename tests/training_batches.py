@@ -42,6 +42,16 @@ def make_batch(
     return store.write_table(f"{name}.parquet", make_table(BATCH, given))
 
 
+def value_batch(store: RunStore, name: str, seed: int = 0) -> TableRef:
+    """As ``make_batch``, with returns and with old values: random ones, most of them far from a fresh critic's."""
+    rng = np.random.default_rng(seed + 100)
+
+    def column(lengths: Any) -> Any:
+        return rng.normal(0.0, 0.5, int(lengths.sum())).astype(np.float32)
+
+    return make_batch(store, name, seed=seed, values=column, returns=column)
+
+
 def batches(work: str) -> tuple[RunStore, list[TableRef]]:
     """The stored batches of the tests: the same in every process."""
     store = RunStore(work)

@@ -1,4 +1,4 @@
-"""``relax``: train, evaluate, doctor, options, explain, algorithms, schema, import-args, up, status, down, models.
+"""``relax``: train, evaluate, and the other ``COMMANDS``.
 
 Guarantee: a mistake is one paragraph on stderr and an exit code that is not 0; a traceback appears with ``--debug``
 only. ``relax --help`` imports neither torch, Ray nor Prefect.
@@ -20,6 +20,7 @@ COMMANDS = {
     "train": "train a policy; the same --run-dir again goes on where it stopped",
     "evaluate": "score a run's newest weights, or a Hugging Face folder, on evaluation sets",
     "doctor": "say what is wrong with a configuration, and what a run of it would do",
+    "reward": "score one case, or a recorded rollout again, or list rewards",
     "options": "list or search options: relax options [WORDS]",
     "explain": "tell everything about one option: relax explain --lr",
     "algorithms": "list the advantage estimators and what each needs",
@@ -121,6 +122,10 @@ def _module_of(command: str) -> ModuleType:
         from flows.cli import ask
 
         return ask
+    if command == "reward":
+        from flows.cli import reward
+
+        return reward
     from flows.cli import standing
 
     return standing

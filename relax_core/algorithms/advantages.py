@@ -16,14 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import UserError
-from relax_core.algorithms.scan import blocks, discounted_sums
+from relax_core.algorithms.blockwise import blocks, clear_masked, spans
+from relax_core.algorithms.scan import discounted_sums
 from relax_core.algorithms.whitening import SumOverRanks, whiten
 
 if TYPE_CHECKING:
     from relax_core.algorithms.registry import EstimatorSpec
-
-_BLOCK = 1 << 16
-"""Tokens that are worked on at once, so that they stay in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -108,11 +106,11 @@ def discounted_returns(inputs: AdvantageInputs) -> Advantages:
     """
     gamma = inputs.options.gamma
 
-    def estimate(part: _Trained) -> tuple[NDArray, NDArray]:
-        returns = discounted_sums(part.rewards, part.offsets, gamma)
-        return returns, returns
+    def estimate(part: _Trained) -> tuple[NDArray, ...]:
+        return (discounted_sums(part.rewards, part.offsets, gamma),)
 
-    return _along_trained_tokens(inputs, estimate)
+    (returns,), kl = _along_trained_tokens(inputs, estimate, 1)
+    return Advantages(returns, returns, kl)
 
 
 def generalized_advantages(inputs: AdvantageInputs) -> Advantages:
@@ -129,15 +127,19 @@ def generalized_advantages(inputs: AdvantageInputs) -> Advantages:
     if inputs.values is None:
         raise ValueError("generalised advantage estimation needs the critic's values")
 
-    def estimate(part: _Trained) -> tuple[NDArray, NDArray]:
+    def estimate(part: _Trained) -> tuple[NDArray, ...]:
         assert part.values is not None
         values = part.values.astype(np.float64)
-        following = np.append(values[1:], 0.0)
-        following[part.last] = 0.0
-        advantages = discounted_sums(part.rewards + gamma * following - values, part.offsets, decay)
-        return advantages, advantages + values
+        following = np.multiply(values, gamma)
+        following[part.first] = 0.0  # none follows a sample's last token
+        deltas = part.rewards
+        deltas[:-1] += following[1:]
+        deltas -= values
+        advantages = discounted_sums(deltas, part.offsets, decay)
+        return advantages, np.add(advantages, values, out=values)
 
-    return _along_trained_tokens(inputs, estimate)
+    (advantages, returns), kl = _along_trained_tokens(inputs, estimate, 2)
+    return Advantages(advantages, returns, kl)
 
 
 @dataclass(frozen=True)
@@ -145,55 +147,65 @@ class _Trained:
     """The trained tokens of some samples, packed; [t] of them."""
 
     offsets: NDArray[np.int64]
-    last: NDArray[np.int64]
-    """Places of the last trained token of each sample that has one."""
+    first: NDArray[np.int64]
+    """Places of the first trained token of each sample that has one."""
     rewards: NDArray[np.float64]
-    """[t]"""
+    """[t]; may be overwritten."""
     values: NDArray[np.float32] | None
 
 
 def _along_trained_tokens(
-    inputs: AdvantageInputs, estimate: Callable[[_Trained], tuple[NDArray, NDArray]]
-) -> Advantages:
-    """Advantages and returns by ``estimate``, which never sees a masked token."""
+    inputs: AdvantageInputs, estimate: Callable[[_Trained], tuple[NDArray, ...]], count: int
+) -> tuple[list[NDArray[np.float32]], NDArray[np.float32] | None]:
+    """The ``count`` columns that ``estimate`` gives, which never sees a masked token; and the KL in the rewards."""
     total = len(inputs.loss_mask)
-    advantages, returns = np.zeros(total, np.float32), np.zeros(total, np.float32)
+    columns = [np.zeros(total, np.float32) for _ in range(count)]
     kl = np.zeros(total, np.float32) if inputs.options.kl_coef else None
-    for samples, tokens in blocks(inputs.offsets, _BLOCK):
+    for samples, tokens in blocks(inputs.offsets):
         rewards = inputs.rewards[samples]
         offsets = inputs.offsets[samples.start : samples.stop + 1] - tokens.start
         kept = inputs.loss_mask[tokens] != 0
         if np.isnan(rewards).any():
             kept &= np.repeat(~np.isnan(rewards), np.diff(offsets))
-        keep: NDArray[np.bool_] | slice = slice(None)  # views instead of copies, where there is nothing to pick out
+        places: NDArray[np.int64] | None = None  # of the trained tokens, where there are others
         if not kept.all():
-            keep = kept
-            offsets = np.append(0, np.cumsum(kept))[offsets]
+            places = np.flatnonzero(kept)
+            offsets = np.searchsorted(places, offsets)
         trained = np.diff(offsets) > 0
-        last = offsets[1:][trained] - 1
-        if kl is not None:
-            own = _reward_kl(inputs, tokens, keep)
-            kl[tokens][keep] = own
-            shaped = own.astype(np.float64) * -inputs.options.kl_coef
-        else:
+        if kl is None:
             shaped = np.zeros(offsets[-1])
-        shaped[last] += rewards[trained]
-        values = None if inputs.values is None else inputs.values[tokens][keep]
-        advantages[tokens][keep], returns[tokens][keep] = estimate(_Trained(offsets, last, shaped, values))
-    return Advantages(advantages, returns, kl)
+        else:
+            own = kl[tokens]
+            own[:] = _reward_kl(inputs, tokens)
+            shaped = np.multiply(_pick(own, places), -inputs.options.kl_coef, dtype=np.float64)
+            if places is not None:
+                clear_masked(own, kept)
+        shaped[offsets[1:][trained] - 1] += rewards[trained]
+        values = None if inputs.values is None else _pick(inputs.values[tokens], places)
+        found = estimate(_Trained(offsets, offsets[:-1][trained], shaped, values))
+        for column, estimated in zip(columns, found, strict=True):
+            if places is None:
+                column[tokens] = estimated
+            else:  # float32 first: numpy places values of the same type much faster
+                column[tokens][places] = estimated.astype(np.float32)
+    return columns, kl
 
 
-def _reward_kl(inputs: AdvantageInputs, tokens: slice, keep: NDArray[np.bool_] | slice) -> NDArray[np.float32]:
-    """KL of the trained tokens of a block."""
+def _pick(column: NDArray, places: NDArray[np.int64] | None) -> NDArray:
+    return column if places is None else column.take(places)
+
+
+def _reward_kl(inputs: AdvantageInputs, tokens: slice) -> NDArray[np.float32]:
+    """KL of each token of a block."""
     import torch  # advantages without a KL need none
 
     from relax_core.algorithms.kl import approx_kl
 
     if inputs.old_log_probs is None or inputs.ref_log_probs is None:
         raise ValueError("a KL in the reward needs the old and the reference policy's log-probabilities")
-    # A copy: columns of a table are read-only, which torch does not know.
+    # Columns of a table are read-only, which torch does not know: those are copied.
     old, reference = (
-        torch.from_numpy(column[tokens][keep].astype(np.float32))
+        torch.from_numpy(np.require(column[tokens], np.float32, "W"))
         for column in (inputs.old_log_probs, inputs.ref_log_probs)
     )
     return approx_kl(old, reference, inputs.options.kl_loss_type).numpy()
@@ -219,18 +231,22 @@ def subtract_reverse_kl(
     Raises:
         UserError: a trained token without a finite log-probability.
     """
-    keep = loss_mask != 0
-    gap = np.zeros(len(keep), np.float32)
-    with np.errstate(invalid="ignore"):  # infinite on both sides: told below
-        gap[keep] = student_log_probs[keep] - teacher_log_probs[keep]
-    if not np.isfinite(gap).all():
-        place = int(np.argmin(np.isfinite(gap)))
-        raise UserError(
-            f"Response token {place} of the batch has log-probability {student_log_probs[place]} by the student and "
-            f"{teacher_log_probs[place]} by the teacher.",
-            "The teacher must give a log-probability for every sampled token: does it have the student's tokenizer?",
-        )
-    advantages = (result.advantages - np.float32(coefficient) * gap).astype(np.float32)
+    gap, advantages = np.empty(len(loss_mask), np.float32), np.empty(len(loss_mask), np.float32)
+    for tokens in spans(len(loss_mask)):
+        own, kept = gap[tokens], loss_mask[tokens] != 0
+        with np.errstate(invalid="ignore"):  # infinite on both sides: told below
+            np.subtract(student_log_probs[tokens], teacher_log_probs[tokens], out=own, casting="same_kind")
+        if not kept.all():
+            clear_masked(own, kept)
+        if not np.isfinite(own).all():
+            place = tokens.start + int(np.argmin(np.isfinite(own)))
+            raise UserError(
+                f"Response token {place} of the batch has log-probability {student_log_probs[place]} by the student and"
+                f" {teacher_log_probs[place]} by the teacher.",
+                "The teacher must give a log-probability for every sampled token: does it have the student's"
+                " tokenizer?",
+            )
+        np.subtract(result.advantages[tokens], np.float32(coefficient) * own, out=advantages[tokens])
     return replace(result, advantages=advantages, opd_reverse_kl=gap)
 
 

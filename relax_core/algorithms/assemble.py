@@ -33,7 +33,7 @@ from relax_core.algorithms.kl import approx_kl
 from relax_core.algorithms.loss_parts import LossOptions, LossParts, Tokens, largest_part, mean_part
 from relax_core.algorithms.losses import sft_loss, value_loss
 from relax_core.algorithms.metrics import effective_sample_fraction
-from relax_core.algorithms.numerics import keep_where, safe_exp
+from relax_core.algorithms.numerics import keep_where, safe_exp, widen
 from relax_core.algorithms.reduce import ReducerFactory, StepSize, custom_reduction, step_weights, weighted_sum
 from relax_core.algorithms.registry import EstimatorSpec
 from relax_core.algorithms.sequences import Sequences
@@ -282,4 +282,5 @@ def _built_in_correction(
 
 def _differences(trainer: Tensor, engine: Tensor) -> dict[str, Tensor]:
     """[T] each."""
+    trainer, engine = widen(trainer), widen(engine)
     return {DIFFERENCE: (trainer - engine).abs(), PROBABILITY_DIFFERENCE: (trainer.exp() - engine.exp()).abs()}

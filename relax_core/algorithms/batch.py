@@ -13,10 +13,10 @@ from data.errors import UserError
 from data.ragged import Ragged
 from data.schema import BATCH, FORWARD_COLUMNS
 from data.schema import table as make_table
-from relax_core.algorithms.advantages import AdvantageInputs, AdvantageOptions, compute_advantages
+from relax_core.algorithms.advantages import AdvantageInputs, AdvantageOptions, Advantages, compute_advantages
 from relax_core.algorithms.metrics import leave_one_out_metrics
 from relax_core.algorithms.registry import get_estimator
-from relax_core.algorithms.rewards import normalize_rewards
+from relax_core.algorithms.rewards import Normalizer, normalize_rewards
 from relax_core.config import RelaxConfig
 
 
@@ -27,7 +27,7 @@ def training_batch(
     processed: tuple[np.ndarray, np.ndarray] | None = None,
     forward: pa.Table | None = None,
 ) -> tuple[pa.Table, dict[str, float]]:
-    """Normalise rewards and make advantages of them.
+    """Normalise rewards and make advantages of them; with --disable-compute-advantages-and-returns all are 0.
 
     This stage has the whole batch, so that --normalize-advantages is over all ranks without asking one.
 
@@ -57,22 +57,26 @@ def training_batch(
     old = columns.get("old_log_probs")
     if options.use_rollout_logprobs:
         old = Ragged.from_arrow(rollout["rollout_log_probs"]).values
-    inputs = AdvantageInputs(
-        normalized,
-        masks.offsets,
-        mask.values,
-        AdvantageOptions.of(options),
-        values=columns.get("values"),
-        old_log_probs=old,
-        ref_log_probs=columns.get("ref_log_probs"),
-    )
-    result = compute_advantages(
-        spec,
-        inputs,
-        teacher_log_probs=columns.get("teacher_log_probs"),
-        opd_kl_coef=config.opd.opd_kl_coef,
-        normalize=options.normalize_advantages,
-    )
+    if options.disable_compute_advantages_and_returns:
+        nothing = np.zeros(len(mask.values), dtype=np.float32)
+        result = Advantages(nothing, nothing)
+    else:
+        inputs = AdvantageInputs(
+            normalized,
+            masks.offsets,
+            mask.values,
+            AdvantageOptions.of(options),
+            values=columns.get("values"),
+            old_log_probs=old,
+            ref_log_probs=columns.get("ref_log_probs"),
+        )
+        result = compute_advantages(
+            spec,
+            inputs,
+            teacher_log_probs=columns.get("teacher_log_probs"),
+            opd_kl_coef=config.opd.opd_kl_coef,
+            normalize=options.normalize_advantages,
+        )
     table = make_table(
         BATCH,
         {
@@ -85,7 +89,7 @@ def training_batch(
             **{name: Ragged(values, masks.offsets).to_arrow() for name, values in columns.items()},
         },
     )
-    metrics = _metrics(scores, normalized, rollout["group_id"].to_pylist(), mask, spec.normalizer)
+    metrics = _metrics(scores, normalized, rollout["group_id"].to_pylist(), mask, _normalizer(config))
     kept = mask.values != 0
     for name, values in (("reward_kl", result.kl), ("opd_reverse_kl", result.opd_reverse_kl)):
         if values is not None and kept.any():
@@ -128,15 +132,32 @@ def _normalized(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) -> tu
     """[N] float64 scores in the order of ``rollout``, and what the estimator sees of them; NaN = none."""
     order = _match(rollout["sample_id"].to_pylist(), rewards["sample_id"].to_pylist(), "reward")
     scores = rewards["reward"].to_numpy(zero_copy_only=False).astype(np.float64)[order]  # null becomes NaN
-    options = config.algorithm
-    normalizer = get_estimator(options.advantage_estimator).normalizer
     return scores, normalize_rewards(
-        scores,
+        _trained_scores(scores, rollout["status"].to_pylist(), config),
         np.asarray(rollout["group_id"].to_pylist()),
-        kind="none" if options.disable_rewards_normalization else normalizer,
-        std=not options.disable_grpo_std_normalization,
+        kind=_normalizer(config),
+        std=not config.algorithm.disable_grpo_std_normalization,
         expected_group_size=config.rollout.n_samples_per_prompt,
     )
+
+
+def _normalizer(config: RelaxConfig) -> Normalizer:
+    """What happens to rewards before the estimator sees them."""
+    options = config.algorithm
+    if options.disable_rewards_normalization or options.disable_compute_advantages_and_returns:
+        return "none"
+    return get_estimator(options.advantage_estimator).normalizer
+
+
+def _trained_scores(scores: NDArray[np.float64], statuses: list[str], config: RelaxConfig) -> NDArray[np.float64]:
+    """[N] scores that are trained on, NaN = none, by the policies for missing scores and cut responses."""
+    truncated, policy = np.array(statuses) == "truncated", config.reward.truncated_reward_policy
+    if policy != "score":
+        scores = np.where(truncated, 0.0 if policy == "zero" else np.nan, scores)
+    if config.reward.no_score_policy == "exclude":
+        return scores
+    missing = np.isnan(scores) & ~(truncated if policy == "exclude" else np.zeros_like(truncated))
+    return np.where(missing, 0.0, scores)
 
 
 def _match(wanted: list[str], given: list[str], file: str) -> np.ndarray:

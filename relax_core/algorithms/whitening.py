@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from relax_core.algorithms.blockwise import clear_masked, spans
+
 Whitening = Literal["whiten", "token_global"]
 
 VARIANCE_FLOOR = 1e-8
@@ -42,17 +44,42 @@ def whiten(
     Returns:
         [T] float32.
     """
-    keep = loss_mask != 0
-    own = values[keep].astype(np.float64)
     add = (lambda sums: sums) if sum_over_ranks is None else sum_over_ranks
-    count, total = add(np.array([own.size, own.sum()]))
-    result = np.zeros(len(values), np.float32)
-    # Float32 values that are all equal have an exact mean: the sum of fewer than 2^29 of them is exact in float64.
-    centred = own - total / max(count, 1.0)
-    (squares,) = add(np.array([np.square(centred).sum()]))
+    kept = loss_mask != 0
+    whole = bool(kept.all())
+    # Each block about its own mean, so that one reading is enough. Float32 values that are all equal have an exact
+    # mean: the sum of fewer than 2^29 of them is exact in float64.
+    rows = [_moments(values[tokens], None if whole else kept[tokens]) for tokens in spans(len(values))]
+    counts, totals, squares = np.array(rows, np.float64).reshape(-1, 3).T
+    count, total = add(np.array([counts.sum(), totals.sum()]))
+    mean = total / max(count, 1.0)
+    between = counts * np.square(totals / np.maximum(counts, 1.0) - mean)
+    (squares_of_all,) = add(np.array([squares.sum() + between.sum()]))
     if form == "whiten":
-        scale = np.sqrt(squares / max(count - 1.0, 1.0) + VARIANCE_FLOOR)
+        scale = np.sqrt(squares_of_all / max(count - 1.0, 1.0) + VARIANCE_FLOOR)
     else:
-        scale = np.sqrt(max(squares / max(count, 1.0), VARIANCE_FLOOR))
-    result[keep] = centred / scale
+        scale = np.sqrt(max(squares_of_all / max(count, 1.0), VARIANCE_FLOOR))
+    result = np.empty(len(values), np.float32)
+    for tokens in spans(len(values)):
+        centred = values[tokens].astype(np.float64)
+        centred -= mean
+        centred *= 1.0 / scale  # several times faster than a division
+        with np.errstate(over="ignore"):  # masked tokens may hold anything
+            result[tokens] = centred
+        if not whole:
+            clear_masked(result[tokens], kept[tokens])
     return result
+
+
+def _moments(values: NDArray[np.float32], kept: NDArray[np.bool_] | None) -> tuple[float, float, float]:
+    """Number of the values that are kept (None: all), their sum, and their summed squared distances from their mean."""
+    if kept is not None:
+        values = values.astype(np.float32)
+        clear_masked(values, kept)
+    wide = values.astype(np.float64)
+    count = len(wide) if kept is None else int(np.count_nonzero(kept))
+    total = float(wide.sum())
+    wide -= total / max(count, 1)
+    if kept is not None:
+        wide *= kept
+    return count, total, float(np.square(wide, out=wide).sum())

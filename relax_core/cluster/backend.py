@@ -6,8 +6,10 @@ when all live. Control calls go to each engine; nothing here goes through a rout
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -24,28 +26,33 @@ from relax_core.config.environment import read_environment_file
 from relax_core.config.problems import raise_problems
 from relax_core.engines.actor import SGLangEngine
 from relax_core.engines.control import EngineControl
-from relax_core.engines.spec import Device, engine_spec
-from relax_core.training.actor import start_trainer
+from relax_core.engines.judge import judge_spec, num_judges
+from relax_core.engines.spec import Device, EngineSpec, engine_spec
+from relax_core.training.actor import NAMES, start_trainer
+from relax_core.training.roles import Role
 from relax_core.weights.label import weight_label
 
 _CONTROL_TIMEOUT = 60.0
+
+_ACTORS: Mapping[Role, str] = MappingProxyType({"actor": "trainer", "critic": "critic"})
+"""What the names of a role's actors begin with, behind the run's."""
 
 FRESH = "default"
 """Weight version of an SGLang server that was never told one: it holds what it loaded from its folder."""
 
 
 class RayTrainer:
-    """The trainer behind its leading actor, rank 0. Every mutating call carries this driver's epoch."""
+    """The trainer of a role behind its leading actor, rank 0. Every mutating call carries this driver's epoch."""
 
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-        self._epoch = result(handle.attach.remote(), _CONTROL_TIMEOUT, "the trainer")
+    def __init__(self, handle: Any, role: Role = "actor") -> None:
+        self.handle, self._name = handle, NAMES[role]
+        self._epoch = result(handle.attach.remote(), _CONTROL_TIMEOUT, self._name)
 
     def _call(self, method: str, *args: Any) -> Any:
-        return result(getattr(self._handle, method).remote(self._epoch, *args), None, "the trainer")
+        return result(getattr(self.handle, method).remote(self._epoch, *args), None, self._name)
 
     def status(self) -> Mapping[str, Any]:
-        return dict(result(self._handle.status.remote(), _CONTROL_TIMEOUT, "the trainer"))
+        return dict(result(self.handle.status.remote(), _CONTROL_TIMEOUT, self._name))
 
     def initialise(self) -> None:
         self._call("initialise")
@@ -92,6 +99,27 @@ class RayEngines:
         self._each("info")
 
 
+@dataclass(frozen=True)
+class _Fleet:
+    """Engines of one kind.
+
+    Attributes:
+        kind: what the names of their actors have behind the run's.
+        count: how many.
+        gpus: devices of each.
+        spec: describes one by its number.
+    """
+
+    kind: str
+    count: int
+    gpus: int
+    spec: Callable[..., EngineSpec]
+
+
+_KINDS = (".engine-", ".genrm-")
+"""What the names of engines' actors have behind the run's."""
+
+
 class RayBackend:
     """Starts or finds the trainer and the engines of a run.
 
@@ -108,13 +136,13 @@ class RayBackend:
         self._stack = contextlib.ExitStack()
         self._standing: bool | None = None
         self._found_engines = False
-        self._trainer: RayTrainer | None = None
-        self._trainer_handle: Any = None
+        self._trainers: dict[Role, RayTrainer] = {}
         # of every actor: an actor that was started with other ones does not fit and is replaced
         self._variables, problems = read_environment_file(config.run.env_file)
         raise_problems(problems)
 
     def _connect(self) -> None:
+        # On the driver's own thread: what Ray starts here ends with the thread that started it.
         if self._standing is None:
             run_dir = str(self._config.run.run_dir)
             if run_dir.startswith("memory:"):
@@ -138,50 +166,69 @@ class RayBackend:
                 control.set_weight_version(label)
         return engines
 
-    def ensure_trainer(self) -> RayTrainer:
+    def ensure_trainer(self, critic: bool = False) -> RayTrainer:
         self._connect()
-        return self._ensure_trainer()
+        with ThreadPoolExecutor(1) as pool:
+            other = pool.submit(self._ensure_trainer, "critic") if critic else None
+            trainer = self._ensure_trainer("actor")
+            if other is not None:
+                other.result()
+            return trainer
 
-    def ensure(self) -> tuple[RayTrainer, RayEngines]:
+    def ensure_critic(self) -> RayTrainer:
         self._connect()
-        with ThreadPoolExecutor(2) as pool:  # both take tens of seconds, mostly imports
+        return self._ensure_trainer("critic")
+
+    def ensure(self, critic: bool = False) -> tuple[RayTrainer, RayEngines]:
+        self._connect()
+        with ThreadPoolExecutor(1) as pool:  # all take tens of seconds, mostly imports
             engines = pool.submit(self._ensure_engines)
-            trainer = self._ensure_trainer()
-            return trainer, engines.result()
+            return self.ensure_trainer(critic), engines.result()
 
     @property
     def device(self) -> Device:
         return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
 
-    def _ensure_trainer(self) -> RayTrainer:
-        name = f"{self._run_id}.trainer"
+    def _ensure_trainer(self, role: Role) -> RayTrainer:
         handle = start_trainer(
             self._config,
-            name,
+            f"{self._run_id}.{_ACTORS[role]}",
             device=self.device,
             timeout=self._config.run.engine_start_timeout,
             variables=self._variables,
+            role=role,
         )
-        if self._trainer is None or handle != self._trainer_handle:
-            self._trainer, self._trainer_handle = RayTrainer(handle), handle
-        return self._trainer
+        known = self._trainers.get(role)
+        if known is None or handle != known.handle:
+            known = self._trainers[role] = RayTrainer(handle, role)
+        return known
 
-    def _ensure_engines(self) -> RayEngines:
-        count = num_engines(self._config)
-        wanted = {self._engine_name(index) for index in range(count)}
-        for name in named(f"{self._run_id}.engine-"):
+    def ensure_genrm(self) -> RayEngines:
+        self._connect()
+        gpus = self._config.genrm.genrm_num_gpus_per_engine
+        return self._ensure_engines(_Fleet("genrm", num_judges(self._config), gpus, judge_spec))
+
+    def _rollout(self) -> _Fleet:
+        gpus = self._config.cluster.rollout_num_gpus_per_engine
+        return _Fleet("engine", num_engines(self._config), gpus, engine_spec)
+
+    def _ensure_engines(self, fleet: _Fleet | None = None) -> RayEngines:
+        fleet = fleet or self._rollout()
+        count = fleet.count
+        wanted = {self._engine_name(index, fleet.kind) for index in range(count)}
+        for name in named(f"{self._run_id}.{fleet.kind}-"):
             if name not in wanted:
                 kill(name)  # of a time when the run had more engines
         with ThreadPoolExecutor(count) as pool:
-            found = list(pool.map(self._ensure_engine, range(count)))
+            found = list(pool.map(lambda index: self._ensure_engine(index, fleet), range(count)))
         return RayEngines([handle for handle, _ in found], [url for _, url in found])
 
-    def _engine_name(self, index: int) -> str:
-        return f"{self._run_id}.engine-{index}"
+    def _engine_name(self, index: int, kind: str = "engine") -> str:
+        return f"{self._run_id}.{kind}-{index}"
 
-    def _ensure_engine(self, index: int) -> tuple[Any, str]:
-        name = self._engine_name(index)
-        spec = engine_spec(self._config, index, self.device, self.log_dir(), self._variables)
+    def _ensure_engine(self, index: int, fleet: _Fleet) -> tuple[Any, str]:
+        name = self._engine_name(index, fleet.kind)
+        spec = fleet.spec(self._config, index, self.device, self.log_dir(), self._variables)
         handle = find(name)
         if handle is not None:
             try:
@@ -191,7 +238,7 @@ class RayBackend:
                 pass  # its server died, or hangs
             kill(name)
         timeout = self._config.run.engine_start_timeout
-        gpus = self._config.cluster.rollout_num_gpus_per_engine if self.device == "cuda" else 0
+        gpus = fleet.gpus if self.device == "cuda" else 0
         environment = self._variables
         handle, _ = get_or_start(SGLangEngine, name, args=(spec,), env=environment, num_gpus=gpus, timeout=timeout)
         try:
@@ -214,7 +261,7 @@ class RayBackend:
                 return  # nothing can be there
             self._connect()
         for name in named(f"{self._run_id}."):
-            if ".engine-" in name:
+            if any(kind in name for kind in _KINDS):
                 with contextlib.suppress(UserError, ValueError):
                     handle = ray.get_actor(name, namespace=NAMESPACE)
                     result(handle.stop.remote(), _CONTROL_TIMEOUT, name)

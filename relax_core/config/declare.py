@@ -17,7 +17,7 @@ Unwired = Literal["warn", "refuse"]
 """What happens when an option is set that the code does not honour yet: a warning where the run is the same without
 it, a refusal where something else would be trained than what was asked for."""
 
-STAGE_NAMES = ("generate", "reward", "forward", "advantage", "train", "evaluate")
+STAGE_NAMES = ("generate", "reward", "forward", "advantage", "train_critic", "train", "evaluate")
 
 
 class Section(BaseModel):

@@ -4,6 +4,7 @@ Guarantee: nothing else computes a world size, a number of engines or of replica
 They hold for a configuration that ``check`` accepts.
 """
 
+from relax_core.algorithms.registry import get_estimator
 from relax_core.config.sections import RelaxConfig
 
 MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
@@ -16,9 +17,9 @@ def role_devices(config: RelaxConfig, role: str) -> int:
     return replicas * devices
 
 
-def trainer_world_size(config: RelaxConfig) -> int:
-    """Ranks of the trainer: one per device of the role actor."""
-    return role_devices(config, "actor")
+def trainer_world_size(config: RelaxConfig, role: str = "actor") -> int:
+    """Ranks of the trainer of a role (actor, critic): one per device."""
+    return role_devices(config, role)
 
 
 def model_parallel_size(config: RelaxConfig) -> int:
@@ -26,9 +27,9 @@ def model_parallel_size(config: RelaxConfig) -> int:
     return config.parallel.tensor_model_parallel_size * config.parallel.pipeline_model_parallel_size
 
 
-def data_parallel_size(config: RelaxConfig) -> int:
-    """Copies of the model in the trainer."""
-    return trainer_world_size(config) // model_parallel_size(config)
+def data_parallel_size(config: RelaxConfig, role: str = "actor") -> int:
+    """Copies of the model in the trainer of a role."""
+    return trainer_world_size(config, role) // model_parallel_size(config)
 
 
 def needs_reference(config: RelaxConfig) -> bool:
@@ -36,9 +37,19 @@ def needs_reference(config: RelaxConfig) -> bool:
     return config.algorithm.use_kl_loss or config.algorithm.kl_coef > 0
 
 
+def needs_teacher(config: RelaxConfig) -> bool:
+    """Whether the trainer holds a teacher's weights."""
+    return config.opd.use_opd and config.opd.opd_type == "megatron"
+
+
+def asks_teacher(config: RelaxConfig) -> bool:
+    """Whether a server at --rm-url has the teacher."""
+    return config.opd.use_opd and config.opd.opd_type == "sglang"
+
+
 def needs_critic(config: RelaxConfig) -> bool:
     """Whether the advantages come from a critic, which is trained beside the policy."""
-    return config.algorithm.advantage_estimator == "ppo"
+    return get_estimator(config.algorithm.advantage_estimator).needs_critic
 
 
 def needs_old_log_probs(config: RelaxConfig) -> bool:

@@ -189,10 +189,15 @@ def _required(config: RelaxConfig, purpose: Purpose) -> Iterator[Problem]:
         fix = "Without a bound a response may fill the model's whole context."
         yield Problem("--rollout-max-response-len", None, "is required, or --rollout-max-context-len.", fix)
     sets = config.eval.eval_datasets or []
-    scored = purpose == "evaluate" and bool(sets) and all(one.rm_type or one.custom_rm_path for one in sets)
-    if not (scored or _is_scored(config)):
+    scored = bool(sets) and all(one.rm_type or one.custom_rm_path for one in sets)
+    if (purpose == "evaluate" and scored) or _is_scored(config):
+        return
+    if not config.opd.use_opd:
         reason = "is required, or --custom-rm-path."
         yield Problem("--rm-type", None, reason, "It scores every sample whose metadata names no rm_type.")
+    elif sets and not scored and (purpose == "evaluate" or config.eval.eval_interval):
+        reason = "is required for the evaluation, or --custom-rm-path."
+        yield Problem("--rm-type", None, reason, "Distillation needs no reward; the answers to evaluation sets do.")
 
 
 def _is_scored(config: RelaxConfig) -> bool:
@@ -200,7 +205,7 @@ def _is_scored(config: RelaxConfig) -> bool:
     reward = config.reward
     named = (reward.rm_type, reward.custom_rm_path, reward.rm_type_fallback)
     recorded = config.debug.load_debug_rollout_data  # may hold its rewards
-    return any(named) or reward.rm_type_infer or config.opd.use_opd or bool(recorded)
+    return any(named) or reward.rm_type_infer or bool(recorded)
 
 
 def _empty(config: RelaxConfig, sources: Mapping[str, Source]) -> Iterator[Problem]:

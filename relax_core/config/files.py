@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from data.errors import UserError
+from relax_core.config.derived import needs_critic, needs_teacher
 from relax_core.config.eval_sets import read_eval_config, sets_from_pairs
 from relax_core.config.model_files import read_model_folder
 from relax_core.config.problems import Problem
@@ -18,6 +19,7 @@ from relax_core.training.shape import ModelShape
 
 _SLICE = re.compile(r"@\[[^\]]*\]$")
 _MEGATRON_TRACKER, _MEGATRON_MARKER = "latest_checkpointed_iteration.txt", "relax_state.json"
+_STEP_OPTIONS = {"--ref-load": "--ref-ckpt-step", "--opd-teacher-load": "--opd-teacher-ckpt-step"}
 _FIRST_RUN = (
     "Leave it out for a first run, which starts from --ref-load, else --hf-checkpoint; to go on with a run, give its"
     " --run-dir."
@@ -31,18 +33,14 @@ def check_files(
     problems: list[Problem] = []
     checkpoint = config.checkpoint
     shape = _model("--hf-checkpoint", checkpoint.hf_checkpoint, problems, tokenizer=True)
-    reference = None
-    if checkpoint.ref_load and _is_checkpoints(checkpoint.ref_load):
-        _load("--ref-load", checkpoint.ref_load, checkpoint.ref_ckpt_step, problems)
-    else:
-        reference = _model("--ref-load", checkpoint.ref_load, problems, tokenizer=False)
-    if shape is not None and reference is not None and reference != shape:
-        differing = [name for name in vars(shape) if getattr(shape, name) != getattr(reference, name)]
-        reason = f"has another shape than --hf-checkpoint: {', '.join(differing)}."
-        fix = "Actor and reference are one model with two weights."
-        problems.append(Problem("--ref-load", checkpoint.ref_load, reason, fix))
+    _other_weights("--ref-load", checkpoint.ref_load, checkpoint.ref_ckpt_step, shape, problems)
+    if needs_teacher(config):
+        options = config.opd
+        _other_weights("--opd-teacher-load", options.opd_teacher_load, options.opd_teacher_ckpt_step, shape, problems)
     if checkpoint.load != checkpoint.ref_load:  # else it follows --ref-load, where a mistake is told
         _load("--load", checkpoint.load, None, problems)
+    if purpose == "train" and needs_critic(config) and checkpoint.critic_load != checkpoint.load:
+        _load("--critic-load", checkpoint.critic_load, None, problems)
     if purpose == "train":
         _prompts("--prompt-data", config.data.prompt_data, problems)
     _evaluation(config, problems)
@@ -84,6 +82,23 @@ def _model(option: str, folder: str | None, problems: list[Problem], *, tokenize
     return None
 
 
+def _other_weights(
+    option: str, folder: str | None, step: int | None, shape: ModelShape | None, problems: list[Problem]
+) -> None:
+    """The reference's or the teacher's: of the actor's shape, as far as a config.json tells."""
+    if folder and _is_checkpoints(folder):
+        _load(option, folder, step, problems)
+        return
+    other = _model(option, folder, problems, tokenizer=False)
+    differing = shape.differences(other) if shape is not None and other is not None else []
+    if differing:
+        reason = f"has another shape than --hf-checkpoint: {', '.join(differing)}."
+        fix = "The trainer computes with one model, and these are other weights of it."
+        if option == "--opd-teacher-load":
+            fix = "A teacher in the trainer is other weights of the same shape; another one takes --opd-type sglang."
+        problems.append(Problem(option, folder, reason, fix))
+
+
 def _is_checkpoints(folder: str) -> bool:
     """Whether this is a folder of Megatron checkpoints, one of them, or a URL, behind which only checkpoints may be."""
     try:
@@ -104,8 +119,9 @@ def _load(option: str, folder: str | None, step: int | None, problems: list[Prob
             reason = f"is no checkpoint: it has neither {_MEGATRON_TRACKER} (Megatron) nor config.json (Hugging Face)."
             problems.append(Problem(option, folder, reason, _FIRST_RUN if option == "--load" else ""))
         elif step is not None and not (path / f"iter_{step:07d}" / _MEGATRON_MARKER).is_file():
-            reason = f"has no complete checkpoint of step {step}, which --ref-ckpt-step names."
-            problems.append(Problem(option, folder, reason, "Leave --ref-ckpt-step out for the newest."))
+            named = _STEP_OPTIONS[option]
+            reason = f"has no complete checkpoint of step {step}, which {named} names."
+            problems.append(Problem(option, folder, reason, f"Leave {named} out for the newest."))
     except OSError as error:
         problems.append(Problem(option, folder, f"cannot be read: {error.strerror}."))
 

@@ -111,13 +111,15 @@ def layer_parameters(shape: ModelShape, tensor: int = 1) -> int:
 def stage_parameters(shape: ModelShape, layout: Layout, stage: int = 0) -> int:
     """Parameters of one rank of a pipeline stage: the first holds the embedding, the last final norm and output layer.
 
-    With tied weights the last stage has a copy of the embedding, unless it is the first one too.
+    With tied weights the last stage has a copy of the embedding, unless it is the first one too. A model of values has
+    a vector and a number in place of the output layer.
     """
     first, last = stage == 0, stage == layout.pipeline - 1
-    tables = first + (last and not (first and shape.tie))
+    tables = first + (last and not shape.values and not (first and shape.tie))
     table = _shard(shape.vocab, layout.tensor) * shape.hidden
     layers = shape.layers // layout.pipeline * layer_parameters(shape, layout.tensor)
-    return layers + tables * table + (shape.hidden if last else 0)
+    end = shape.hidden + (shape.hidden + 1 if shape.values else 0)
+    return layers + tables * table + (end if last else 0)
 
 
 def layer_activations(shape: ModelShape, layout: Layout, tokens: int, *, selective: bool = False) -> int:
@@ -182,7 +184,7 @@ def stage_activations(
 def logits_bytes(
     shape: ModelShape, layout: Layout, rows: int, *, chunk: int = -1, gradient: bool = True, entropy_loss: bool = False
 ) -> int:
-    """Most bytes that log-probs and entropies of ``rows`` tokens need at one time on the last stage.
+    """Most bytes that log-probs and entropies, or values, of ``rows`` tokens need at one time on the last stage.
 
     Forward, a logit is there in the model's type, in float32, once more for the entropy and, if all rows are kept for
     the backward pass, once more for that (in float32 the first two and the last are one). A part of one chunk is still
@@ -194,6 +196,8 @@ def logits_bytes(
         gradient: a backward pass follows.
         entropy_loss: the entropy is part of the loss.
     """
+    if shape.values:  # hidden states in float32, and backward their gradient
+        return rows * shape.hidden * 4 * (2 if gradient else 1)
     vocab, bf16 = _shard(shape.vocab, layout.tensor), layout.bf16
     keep = gradient and chunk <= 0 and rows * vocab * 4 <= KEEP_BYTES
     if chunk <= 0:
@@ -212,6 +216,12 @@ def logits_bytes(
     return max(forward * logits, hidden + max(slope, product, 2 * layout.element * weight))
 
 
+def own_loss_bytes(shape: ModelShape, rows: int) -> int:
+    """Bytes at the peak of a loss of the user that takes one log-softmax of ``rows`` logits, on every rank of the last
+    stage: the logits of the whole vocabulary, their log-softmax and its gradient, all of them float32."""
+    return 3 * 4 * rows * shape.vocab
+
+
 def trainer_memory(
     shape: ModelShape,
     layout: Layout,
@@ -222,6 +232,7 @@ def trainer_memory(
     score_tokens: int | None = None,
     chunk: int = -1,
     entropy_loss: bool = False,
+    own_loss: bool = False,
     reference: bool = False,
 ) -> list[TrainerMemory]:
     """What a rank of each pipeline stage needs.
@@ -233,7 +244,8 @@ def trainer_memory(
     Args:
         tokens: of a micro-batch.
         score_tokens: of a micro-batch in passes without gradient; None: as many.
-        reference: a KL to a reference model is computed.
+        own_loss: the loss is a function of the user's, see ``own_loss_bytes``.
+        reference: other weights take the actor's place for a pass: a reference's or a teacher's, one at a time.
     """
     score_tokens = score_tokens or tokens
     widest = 2 * layout.own_tokens(score_tokens) * shape.hidden + 3 * score_tokens * shape.ffn // layout.tensor
@@ -244,7 +256,9 @@ def trainer_memory(
         kept, again = stage_activations(shape, layout, tokens, recompute, stage)
         logits = scored = 0
         if stage == layout.pipeline - 1:
-            logits = logits_bytes(shape, layout, tokens, chunk=chunk, entropy_loss=entropy_loss)
+            logits = own_loss_bytes(shape, tokens)
+            if not own_loss:
+                logits = logits_bytes(shape, layout, tokens, chunk=chunk, entropy_loss=entropy_loss)
             scored = logits_bytes(shape, layout, score_tokens, chunk=chunk, gradient=False)
         copy = parameters * layout.element if reference else 0
         stages.append(

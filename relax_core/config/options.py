@@ -328,7 +328,7 @@ def _passed_option(passed: PassThrough) -> Option:
         ),
     }
     help_text, zh = texts[passed.role]
-    stages = {"megatron": ("train",), "sglang": ("generate", "evaluate")}[passed.section]
+    stages = {"megatron": ("train_critic", "train"), "sglang": ("generate", "evaluate")}[passed.section]
     effect = "relax_core/config/rules/model.py" if passed.role == "shape" else _PASS_EFFECT[passed.targets[0]]
     details = Details(
         zh=zh,

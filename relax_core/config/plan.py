@@ -18,11 +18,11 @@ from relax_core.config.plan_memory import MemoryPlan, engine_plan, trainer_plan
 from relax_core.config.plan_text import plan_lines
 from relax_core.config.run_file import may_change
 from relax_core.config.sections import RelaxConfig
-from relax_core.config.stages import STAGES, stage_options
+from relax_core.config.stages import STAGES, has_stage, stage_options
 from relax_core.training.shape import ModelShape
 
-TASKS = ("ensure_engines", "evaluate_before", "generate", "reward", "advantage", "train", "weight_sync", "checkpoint",
-         "evaluate", "commit")  # fmt: skip
+TASKS = ("ensure_engines", "evaluate_before", "generate", "reward", "forward", "advantage", "train_critic", "train",
+         "weight_sync", "checkpoint", "evaluate", "commit")  # fmt: skip
 """Tasks of a rollout step, in the order in which the flow has them."""
 SHOWN = 4
 """Steps of an ``Occasions`` that are listed."""
@@ -150,7 +150,11 @@ def plan(
     every = config.eval.eval_interval if config.eval.eval_datasets else None
     before = every is not None and not config.eval.skip_eval_before_train
     when = {"evaluate_before": "before the first step", "checkpoint": "when due", "evaluate": "when due"}
-    absent = {"evaluate_before": not before, "evaluate": every is None}
+    absent = {
+        "evaluate_before": not before,
+        "evaluate": every is None,
+        **{stage: not has_stage(config, stage) for stage in ("forward", "train_critic")},
+    }
     return Plan(
         roles=tuple(_roles(config)),
         batch=batch,
@@ -200,7 +204,11 @@ def _roles(config: RelaxConfig) -> list[RolePlan]:
     parallel, engines = config.parallel, derived.num_engines(config)
     tensor, pipeline = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
     forms = {
-        "actor": f"data {derived.data_parallel_size(config)} x tensor {tensor} x pipeline {pipeline}",
+        role: f"data {derived.data_parallel_size(config, role)} x tensor {tensor} x pipeline {pipeline}"
+        for role in ("actor", "critic")
+    }
+    forms |= {
+        "advantages": "on the driver's CPU",
         "rollout": f"engines {engines} x tensor {config.cluster.rollout_num_gpus_per_engine}",
     }
     resource = config.cluster.resource
@@ -260,15 +268,18 @@ def _memory(
         return ()
     tokens = batch.micro_tokens or min(batch.micro_rows or 1, batch.rank_rows) * batch.longest
     requests = -(-batch.rows // max(derived.num_engines(config), 1))
+    critic = [trainer_plan(config, model, tokens, device_gib, "critic")] if derived.needs_critic(config) else []
     return (
         trainer_plan(config, model, tokens, device_gib),
+        *critic,
         engine_plan(config, model, requests, batch.longest, device_gib),
     )
 
 
 def _changes(config: RelaxConfig) -> list[ChangePlan]:
     """Options by the first stage that they change: what follows that stage runs again too."""
-    stages, seen, changes = tuple(STAGES), set[str](), []
+    stages = tuple(stage for stage in STAGES if has_stage(config, stage))
+    seen, changes = set[str](), []
     for place, stage in enumerate(stages):
         decide = stage_options(config, stage).keys() - seen
         seen |= decide

@@ -4,12 +4,13 @@ Guarantee: the sizes are those that trainer and engines take from the same optio
 through to Megatron none is looked at, of SGLang's only the type of its cache. Pure.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from relax_core.config import derived
 from relax_core.config.memory import GIB, Layout, Recompute, engine_memory, trainer_memory
 from relax_core.config.options import passed_values
 from relax_core.config.sections import RelaxConfig
+from relax_core.training.roles import Role, role_config
 from relax_core.training.shape import ModelShape
 
 
@@ -31,18 +32,22 @@ class MemoryPlan:
     fits: bool | None
 
 
-def trainer_plan(config: RelaxConfig, model: ModelShape, tokens: int, device_gib: float | None) -> MemoryPlan:
-    """A device of the trainer: one of the pipeline stage that needs most.
+def trainer_plan(
+    config: RelaxConfig, model: ModelShape, tokens: int, device_gib: float | None, role: Role = "actor"
+) -> MemoryPlan:
+    """A device of a role's trainer: one of the pipeline stage that needs most.
 
     Args:
+        model: of the policy.
         tokens: of the largest micro-batch.
         device_gib: free memory of a device; None: not known.
     """
+    config, model = role_config(config, role), replace(model, values=role == "critic")
     parallel, batch = config.parallel, config.batch
     layout = Layout(
         tensor=parallel.tensor_model_parallel_size,
         pipeline=parallel.pipeline_model_parallel_size,
-        data=max(derived.data_parallel_size(config), 1),
+        data=max(derived.data_parallel_size(config, role), 1),
         sequence_parallel=parallel.sequence_parallel,
         bf16=config.backend.bf16 or config.backend.fp16,  # the same sizes
     )
@@ -55,7 +60,8 @@ def trainer_plan(config: RelaxConfig, model: ModelShape, tokens: int, device_gib
         score_tokens=batch.log_probs_max_tokens_per_gpu if batch.use_dynamic_batch_size else None,
         chunk=config.training.log_probs_chunk_size,
         entropy_loss=config.algorithm.entropy_coef != 0,
-        reference=derived.needs_reference(config),
+        own_loss=config.algorithm.loss_type == "custom_loss",
+        reference=derived.needs_reference(config) or derived.needs_teacher(config),
     )
     rank = max(stages, key=lambda one: one.total)
     parts = {
@@ -71,9 +77,9 @@ def trainer_plan(config: RelaxConfig, model: ModelShape, tokens: int, device_gib
     notes = [f"{rank.parameters:,} parameters", f"micro-batches of up to {tokens:,} tokens"]
     if len(stages) > 1:
         notes.insert(0, f"pipeline stage {rank.stage}, which needs most")
-    if rank.reference:
-        notes.append("the reference visits for its pass")
-    return MemoryPlan("actor", parts, rank.total, tuple(notes), _fits(rank.total, device_gib))
+    visitors = {"the reference": derived.needs_reference(config), "the teacher": derived.needs_teacher(config)}
+    notes += [f"{visitor} visits for its pass, from host memory" for visitor, comes in visitors.items() if comes]
+    return MemoryPlan(role, parts, rank.total, tuple(notes), _fits(rank.total, device_gib))
 
 
 def engine_plan(

@@ -15,6 +15,7 @@ from data.errors import UserError
 from relax_core.config.config_file import SOURCES
 from relax_core.config.options import OPTIONS, Option, find_option, get_option, option_values
 from relax_core.config.problems import Problem, show_value
+from relax_core.config.resolve import FOLLOWS
 from relax_core.config.seal import CUT_OFF, sealed, state
 from relax_core.config.secrets import redact
 from relax_core.config.sections import RelaxConfig
@@ -25,9 +26,9 @@ from relax_core.config.yaml_text import dump_yaml, load_yaml, why_unreadable
 log = logging.getLogger(__name__)
 
 # where the optimiser's state lies, what it consists of, and how it is cut
-_FIXED = {"save", "use_distributed_optimizer", "optimizer_cpu_offload", "use_precision_aware_optimizer"}
-# longer or shorter, it is the same run
-_FREE = {"num_rollout", "num_epoch"}
+_FIXED = {"save", "critic_save", "use_distributed_optimizer", "optimizer_cpu_offload", "use_precision_aware_optimizer"}
+# longer or shorter, it is the same run; a service may move
+_FREE = {"num_rollout", "num_epoch", "rm_url"}
 
 _RESTORE = "Restore it from a copy, or start a new run directory."
 
@@ -35,13 +36,13 @@ _RESTORE = "Restore it from a copy, or start a new run directory."
 def may_change(option: Option) -> bool:
     """Whether an option may differ when a run is gone on with.
 
-    So may the length of the run, and everything that changes neither what is generated, nor its advantages, nor what is
-    learned from it: the reward, devices and parallel sizes, since checkpoints reload under others. Where the state is
-    saved and how it is cut may not.
+    So may the length of the run, the address of a service, and everything that changes neither what is generated, nor
+    its advantages, nor what is learned from it: the reward, devices and parallel sizes, since checkpoints reload under
+    others. Where the state is saved and how it is cut may not.
     """
     if option.name in _FREE:
         return True
-    return option.name not in _FIXED and not {"generate", "forward", "advantage", "train"}.intersection(
+    return option.name not in _FIXED and not {"generate", "forward", "advantage", "train_critic", "train"}.intersection(
         stages_of(option)
     )
 
@@ -113,7 +114,7 @@ def refuse_other_configuration(old: RelaxConfig, new: RelaxConfig) -> None:
     changed = [
         Problem(option.flag, None, f"the run has {_show(option, before)}, now it is {_show(option, after)}.")
         for name, before, after in differences(old, new)
-        if (option := find_option(name)) is not None and not may_change(option)
+        if (option := find_option(name)) is not None and not may_change(option) and not _follows(name, old, new)
     ]
     if changed:
         names = ", ".join(problem.option for problem in changed)
@@ -122,6 +123,12 @@ def refuse_other_configuration(old: RelaxConfig, new: RelaxConfig) -> None:
             "Give the run's values to go on with it, or another --run-dir to start a new run.",
             "\n".join(map(str, changed)),
         )
+
+
+def _follows(name: str, old: RelaxConfig, new: RelaxConfig) -> bool:
+    """Whether an option only has the value of another one, as it had it: that one is told."""
+    source = FOLLOWS.get(name)
+    return source is not None and all(get_option(each, name) == get_option(each, source) for each in (old, new))
 
 
 def _show(option: Option, value: Any) -> str:

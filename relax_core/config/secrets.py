@@ -26,6 +26,8 @@ _BEFORE = {
 """A last word that names a secret where one of these stands before it, or, for a token, nothing does."""
 
 _NOT_SECRET = ("PWD", "OLDPWD")
+_SIGNATURES = ("custom_rm_signature",)
+"""Those of functions."""
 
 _USER = re.compile(
     r"(?<=://)(?:[^/\s\"'@:]+:(?!\d+(?:/|$))[^\s\"'@]{0,500}(?:@(?!\[)[^/\s\"'@]{0,99}){0,9}|[^/\s\"']+)(?=@(?!\[))"
@@ -67,7 +69,10 @@ def is_secret_name(name: str) -> bool:
     """
     if name.isupper():
         return name not in _NOT_SECRET and bool(_ENVIRONMENT.search(name))
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_").split("_")
+    spelt = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    if spelt in _SIGNATURES:
+        return False
+    words = spelt.split("_")
     if any(_ALWAYS.match(word) for word in words):
         return True
     last = words[-1].removesuffix("s") if words[-1] == "keys" else words[-1]

@@ -9,18 +9,18 @@ part of them. What a stage reads from the stage before it enters its key as a re
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from relax_core.algorithms.registry import estimators, get_estimator
-from relax_core.config.derived import needs_forward, needs_old_log_probs
+from relax_core.config.derived import asks_teacher, needs_critic, needs_forward, needs_old_log_probs, needs_teacher
 from relax_core.config.options import OPTIONS, PASSED_TO, Option, find_option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
 
-Stage = Literal["generate", "reward", "forward", "advantage", "train", "evaluate"]
+Stage = Literal["generate", "reward", "forward", "advantage", "train_critic", "train", "evaluate"]
 
 STAGES: dict[Stage, tuple[str, ...]] = {
     stage: tuple(name for name, option in OPTIONS.items() if stage in option.details.stages)
-    for stage in ("generate", "reward", "forward", "advantage", "train", "evaluate")
+    for stage in get_args(Stage)
 }
 """Stage -> the declared options that change its output."""
 
@@ -46,6 +46,10 @@ def _shapes_rewards(config: RelaxConfig) -> bool:
     return config.algorithm.kl_coef > 0
 
 
+def _distils(config: RelaxConfig) -> bool:
+    return config.opd.use_opd
+
+
 def _policy_loss_takes(name: str) -> Callable[[RelaxConfig], bool]:
     """Whether the policy loss of the estimator has this option."""
     return lambda config: name in get_estimator(config.algorithm.advantage_estimator).loss_options
@@ -56,8 +60,19 @@ def _advantages_take(name: str) -> Callable[[RelaxConfig], bool]:
     return lambda config: name in get_estimator(config.algorithm.advantage_estimator).advantage_options
 
 
+def _computes_advantages(config: RelaxConfig) -> bool:
+    return not config.algorithm.disable_compute_advantages_and_returns
+
+
 def _corrects(config: RelaxConfig) -> bool:
     return config.algorithm.use_tis or config.algorithm.get_mismatch_metrics
+
+
+def _may_ask_service(config: RelaxConfig) -> bool:
+    """Whether rewards may come from --rm-url: one is named, or rows may name it; with --use-opd it is a teacher's."""
+    options = config.reward
+    named = "remote_rm" in (options.rm_type, options.rm_type_fallback)
+    return options.custom_rm_path is None and (named or not config.opd.use_opd)
 
 
 _TAKE_ARGUMENTS = (
@@ -89,21 +104,43 @@ MATTERS_WHEN: dict[str, Callable[[RelaxConfig], bool]] = {
     "tis_clip": _corrects,
     "tis_clip_low": _corrects,
     "custom_tis_function_path": _corrects,
-    "gamma": _advantages_take("gamma"),
+    **{name: _advantages_take(name) for name in ("gamma", "lambd") if OPTIONS[name].details.stages},
+    "num_critic_only_steps": needs_critic,
+    "critic_train_only": needs_critic,
+    "opd_type": _distils,
+    "opd_kl_coef": _distils,
+    "opd_teacher_load": needs_teacher,
+    "opd_teacher_ckpt_step": needs_teacher,
 }
 """Options that change an output only under a condition."""
 
+_OF_ADVANTAGES = (
+    "advantage_estimator",
+    "normalize_advantages",
+    "disable_grpo_std_normalization",
+    "disable_rewards_normalization",
+)
+_OF_THE_LOSS = frozenset(
+    name for name in STAGES["train"] if str(OPTIONS[name].effect).startswith("relax_core/training/loss")
+)
 _REFERENCE = ("ref_load", "ref_ckpt_step", "ref_update_interval")
 MATTERS_TO_WHEN: dict[tuple[Stage, str], Callable[[RelaxConfig], bool]] = {
     **{("forward", name): _shapes_rewards for name in _REFERENCE},
     **{("train", name): _has_kl_loss for name in (*_REFERENCE, "kl_loss_type")},
+    **{("advantage", name): _computes_advantages for name in _OF_ADVANTAGES},
     ("advantage", "kl_loss_type"): _shapes_rewards,
     ("advantage", "use_rollout_logprobs"): needs_old_log_probs,
+    ("reward", "use_opd"): lambda config: not (config.reward.rm_type or config.reward.custom_rm_path),
+    ("forward", "rm_url"): asks_teacher,
+    **{(stage, "rm_url"): _may_ask_service for stage in ("reward", "evaluate")},
+    ("forward", "critic_load"): needs_critic,
 }
 """The same for one of several stages that an option belongs to."""
 
 
 def _matters(config: RelaxConfig, stage: Stage, name: str) -> bool:
+    if stage == "train" and config.algorithm.loss_type == "custom_loss" and name in _OF_THE_LOSS:
+        return True  # the user's loss gets all options, and may read any of these
     conditions = (MATTERS_WHEN.get(name), MATTERS_TO_WHEN.get((stage, name)))
     return all(condition(config) for condition in conditions if condition is not None)
 
@@ -116,13 +153,19 @@ def stages_of(option: Option) -> tuple[str, ...]:
     return option.details.stages
 
 
+def has_stage(config: RelaxConfig, stage: Stage) -> bool:
+    """Whether the steps of a run have a stage whose options decide something."""
+    needed = {"forward": needs_forward, "train_critic": needs_critic}
+    return stage not in needed or needed[stage](config)
+
+
 def stage_options(config: RelaxConfig, stage: Stage) -> dict[str, Any]:
     """The options of a resolved configuration that change the output of ``stage``, by name, as JSON values.
 
     With ``options_hash`` this is the options' part of a stage's key: the hash covers exactly what changes the output.
-    A stage that the run does not have (forward) has none.
+    A stage that the run does not have has none.
     """
-    if stage == "forward" and not needs_forward(config):
+    if not has_stage(config, stage):
         return {}
     options = {name: get_option(config, name) for name in sorted(STAGES[stage]) if _matters(config, stage, name)}
     for section in PASSED_TO:

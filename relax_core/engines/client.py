@@ -90,9 +90,14 @@ class EngineClient:
         body = {"input_ids": np.asarray(input_ids).tolist(), "sampling_params": params, "return_logprob": True}
         if rid:
             body["rid"] = rid
-        return parse_completion(await self._post("/generate", body), self.name)
+        return parse_completion(await self.post("/generate", body), self.name)
 
-    async def _post(self, path: str, body: dict[str, Any]) -> Any:
+    async def post(self, path: str, body: dict[str, Any]) -> Any:
+        """The engine's answer to a request, as JSON. It is sent again only while no connection can be made.
+
+        Raises:
+            EngineUnavailable, EngineRefused: as ``generate``.
+        """
         for attempt in range(CONNECT_ATTEMPTS):
             try:
                 async with self._open().post(self.url + path, json=body) as response:

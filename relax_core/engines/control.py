@@ -148,6 +148,10 @@ class EngineControl:
         """Take the memory again. Weights come back undefined: resume them, update, then resume ``kv_cache``."""
         self._call("POST", "/resume_memory_occupation", {"tags": tags})
 
+    def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request, as JSON."""
+        return self._json(self._call("POST", path, body))
+
     def start_profile(self, body: dict[str, Any]) -> None:
         """Record what the engine does from now on; SGLang's ``ProfileReq`` as JSON."""
         self._call("POST", "/start_profile", body)

@@ -52,6 +52,7 @@ class EngineSpec:
         start_timeout: seconds until it must answer.
         concurrency: most requests in flight at it.
         tp_size: tensor-parallel size.
+        kind: ``engine``, or ``judge``.
     """
 
     index: int
@@ -65,10 +66,11 @@ class EngineSpec:
     start_timeout: float = 600.0
     concurrency: int = 512
     tp_size: int = 1
+    kind: Literal["engine", "judge"] = "engine"
 
     @property
     def name(self) -> str:
-        return f"engine {self.index}"
+        return f"{self.kind} {self.index}"
 
     def at(self, host: str, port: int | None = None) -> "EngineSpec":
         """The same engine at another address."""
@@ -94,7 +96,7 @@ def engine_spec(
     model = config.checkpoint.hf_checkpoint
     if model is None:
         raise ValueError("engine_spec needs checkpoint.hf_checkpoint")
-    shape = _model_shape(model)
+    shape = model_shape(model)
     return EngineSpec(
         index=index,
         device=device,
@@ -248,7 +250,7 @@ def _cache_bytes_per_token(shape: dict[str, Any], dtype: str) -> int:
     return 2 * shape.get("num_hidden_layers", 1) * kv_heads * size * element  # 2: keys and values
 
 
-def _model_shape(model: str) -> dict[str, Any]:
+def model_shape(model: str) -> dict[str, Any]:
     """The model's config.json; empty when it is not a local folder or cannot be read (SGLang will say why)."""
     try:
         shape = json.loads((Path(model) / "config.json").read_text())

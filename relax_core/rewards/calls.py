@@ -1,22 +1,34 @@
 """Calls of reward functions: of one sample each, or of whole groups.
 
 Guarantee: each sample gets the outcome of its own call, in the order given; coroutines run together, never more than
-allowed; at the first error the others are cancelled and that error is raised, with function and sample or group.
+allowed; a function of the user, or one that may hang, runs in a process that can be ended. With the policy
+``fail`` the first error ends the others and is raised, with function and sample or group; a time limit or a crash never
+raises.
 """
 
 import asyncio
+import time
 import traceback
-from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from data.errors import UserError
 from relax_core import aio
+from relax_core.rewards.adapters import EXPECTED
+from relax_core.rewards.messages import Asked, Batch, Failed, FunctionName, Lost, Task
 from relax_core.rewards.outcome import Outcome, outcome_of
-from relax_core.rewards.types import RewardInput, RewardSpec
+from relax_core.rewards.types import UNDECIDED, RewardInput, RewardSpec
+
+if TYPE_CHECKING:
+    from relax_core.rewards.messages import Result
+    from relax_core.rewards.pool import RewardPool
 
 CONCURRENCY = 64
 """Most asynchronous calls in flight unless --reward-max-concurrency says otherwise."""
+
+Policy = Literal["fail", "zero", "no_score"]
+"""What a function's error does: it ends the step, or the sample has the score 0, or none."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +52,15 @@ class Call:
             return f"sample {self.samples[0].sample_id}"
         return f"the {len(self.samples)} samples of group {self.group_id}"
 
-    def start(self) -> Any:
-        """What the function returns: a value, or something to wait for."""
+    def start(self, function: Callable[[Any], Any] | None = None) -> Any:
+        """What the function returns: a value, or something to wait for.
+
+        Args:
+            function: in place of the spec's.
+        """
         argument: Any = self.samples[0] if self.group_id is None else list(self.samples)
         try:
-            return self.spec.function(argument)
+            return (function or self.spec.function)(argument)
         except UserError:
             raise
         except Exception as error:
@@ -59,6 +75,10 @@ class Call:
         except Exception as error:
             raise self._failure(error) from error
 
+    def finish(self, value: Any) -> Any:
+        """``wait`` for a value that may be one to wait for: a decorated coroutine function does not look like one."""
+        return aio.run(self.wait(value)) if isinstance(value, Awaitable) else value
+
     def outcomes(self, value: Any, reward_key: str | None) -> list[Outcome]:
         """One outcome for each sample.
 
@@ -71,6 +91,10 @@ class Call:
             for sample, result in zip(self.samples, results, strict=True)
         ]
 
+    def failed(self, reason: str, score: float | None) -> list[Outcome]:
+        """The outcomes of a call that failed."""
+        return [Outcome(score, score, error=reason, kind="failed") for _ in self.samples]
+
     def _results(self, value: Any) -> list[Any]:
         if isinstance(value, str | dict) or not hasattr(value, "__iter__"):
             returned = f"a {type(value).__name__}, not a list,"
@@ -80,7 +104,7 @@ class Call:
             return results
         raise UserError(
             f"The reward {self.spec.name} returned {returned} for {self.what}.",
-            "With --group-rm it gets the list of a group's samples and returns one result for each, in their order.",
+            EXPECTED[self.spec.convention],
         )
 
     def _failure(self, error: Exception) -> UserError:
@@ -93,47 +117,124 @@ class Call:
         )
 
 
-def score_calls(calls: Sequence[Call], reward_key: str | None, concurrency: int = CONCURRENCY) -> list[list[Outcome]]:
-    """The outcomes of each call, in the order given. Plain functions run here one after the other, coroutines together.
-
-    Works in any thread, since it uses no signals, and beside a running event loop.
+@dataclass(frozen=True)
+class Scorer:
+    """How calls are made.
 
     Args:
-        calls: to make.
         reward_key: key of the score where a function returns a dict.
         concurrency: most coroutines at once; the call of a group is one.
-
-    Raises:
-        UserError: a function failed, or returned something else than it should.
+        seconds: time limit of a call that is no plain built-in.
+        policy: what an error does.
+        pool: gives the processes when the first call needs one.
     """
-    outcomes: dict[int, list[Outcome]] = {}
-    for place, call in enumerate(calls):
-        if not call.spec.is_async:
-            value = call.start()
-            if isinstance(value, Awaitable):  # a decorated coroutine function that does not look like one
-                value = aio.run(call.wait(value))
-            outcomes[place] = call.outcomes(value, reward_key)
-    waiting = [place for place, call in enumerate(calls) if call.spec.is_async]
-    if waiting:
-        scored = aio.run(_together([calls[place] for place in waiting], reward_key, concurrency))
-        outcomes |= zip(waiting, scored, strict=True)
-    return [outcomes[place] for place in range(len(calls))]
+
+    reward_key: str | None = None
+    concurrency: int = CONCURRENCY
+    seconds: float = 60.0
+    policy: Policy = "fail"
+    pool: "Callable[[], RewardPool] | None" = None
+
+    def __call__(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+        """The outcomes of each call, in the order given.
+
+        Works in any thread, since it uses no signals, and beside a running event loop.
+
+        Raises:
+            UserError: a function failed, or returned something else than it should, and the policy is ``fail``.
+        """
+        outcomes: list[list[Outcome] | None] = [None] * len(calls)
+        together: list[int] = []
+        batch: list[int] = []
+        apart: list[int] = []
+        for place, call in enumerate(calls):
+            if call.spec.is_async:
+                (batch if call.spec.custom and self.pool is not None else together).append(place)
+            elif (found := self._at_once(call)) is not None:
+                outcomes[place] = found
+            else:
+                apart.append(place)
+        for places, make in ((apart, self._apart), (batch, self._in_one_process), (together, self._together)):
+            if places:
+                for place, found in zip(places, make([calls[place] for place in places]), strict=True):
+                    outcomes[place] = found
+        return outcomes  # type: ignore[return-value]
+
+    def _at_once(self, call: Call) -> list[Outcome] | None:
+        """The outcomes of a call that this process may make; None where it takes another one."""
+        spec = call.spec
+        quick = spec.quick if call.group_id is None else None
+        if quick is None and self.pool is not None and (spec.custom or spec.isolated):
+            return None
+        begin = time.perf_counter()
+        try:
+            value = call.start(quick)
+            if value is UNDECIDED:
+                if self.pool is not None:
+                    return None
+                value = call.start()
+            return timed(call.outcomes(call.finish(value), self.reward_key), begin)
+        except UserError as error:
+            return self._error(call, error)
+
+    def _apart(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+        assert self.pool is not None
+        tasks, seconds = [], []
+        for call in calls:
+            tasks.append(Task(FunctionName.of(call.spec), call.samples, call.group_id, self.reward_key))
+            seconds.append(min(self.seconds, call.spec.seconds or self.seconds))
+        return self._all_taken(calls, self.pool().run(tasks, seconds, self.policy == "fail"))
+
+    def _in_one_process(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+        assert self.pool is not None
+        [function] = {FunctionName.of(call.spec) for call in calls}  # --custom-rm-path names one
+        asked = tuple(Asked(call.samples, call.group_id) for call in calls)
+        batch = Batch(function, asked, self.reward_key, self.concurrency, self.seconds, self.policy == "fail")
+        return self._all_taken(calls, self.pool().run_batch(batch))
+
+    def _all_taken(self, calls: Sequence[Call], results: "Sequence[Result]") -> list[list[Outcome]]:
+        if self.policy == "fail":
+            for result in results:  # those that it has cancelled are no outcomes
+                if isinstance(result, Failed):
+                    raise result.error()
+        return [self._taken(call, result) for call, result in zip(calls, results, strict=True)]
+
+    def _taken(self, call: Call, result: "Result") -> list[Outcome]:
+        if isinstance(result, Failed):
+            return self._error(call, result.error())
+        return self._lost(call, result.reason) if isinstance(result, Lost) else result
+
+    def _lost(self, call: Call, reason: str) -> list[Outcome]:
+        score = 0.0 if self.policy == "zero" else call.spec.late
+        return call.failed(reason, score)
+
+    def _error(self, call: Call, error: UserError) -> list[Outcome]:
+        if self.policy == "fail":
+            raise error
+        return call.failed(error.problem, 0.0 if self.policy == "zero" else None)
+
+    def _together(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+        return aio.run(self._all(calls))
+
+    async def _all(self, calls: Sequence[Call]) -> list[list[Outcome]]:
+        permits = asyncio.Semaphore(self.concurrency)
+
+        async def one(call: Call) -> list[Outcome]:
+            async with permits:
+                begin = time.perf_counter()
+                try:
+                    async with asyncio.timeout(None if call.spec.patient else self.seconds):
+                        value = await call.wait(call.start())
+                    return timed(call.outcomes(value, self.reward_key), begin)
+                except TimeoutError:
+                    return self._lost(call, f"it took longer than {self.seconds:g} s")
+                except UserError as error:
+                    return self._error(call, error)
+
+        return await aio.gather(one(call) for call in calls)
 
 
-def score_samples(
-    samples: Sequence[tuple[RewardSpec, RewardInput]], reward_key: str | None, concurrency: int = CONCURRENCY
-) -> list[Outcome]:
-    """``score_calls`` with one call for each sample."""
-    calls = [Call(spec, (sample,)) for spec, sample in samples]
-    return [outcomes[0] for outcomes in score_calls(calls, reward_key, concurrency)]
-
-
-async def _together(calls: Sequence[Call], reward_key: str | None, concurrency: int) -> list[list[Outcome]]:
-    permits = asyncio.Semaphore(concurrency)
-
-    async def one(call: Call) -> list[Outcome]:
-        async with permits:
-            value = await call.wait(call.start())
-        return call.outcomes(value, reward_key)
-
-    return await aio.gather(one(call) for call in calls)
+def timed(outcomes: list[Outcome], begin: float) -> list[Outcome]:
+    """The outcomes with the seconds since ``begin`` (``time.perf_counter()``)."""
+    seconds = time.perf_counter() - begin
+    return [replace(outcome, seconds=seconds) for outcome in outcomes]

@@ -1,11 +1,11 @@
 """What a reward function returned, checked.
 
-Guarantee: 0, "no score" (None) and NaN stay three different things; anything that is not a number, None or a dict with
-the named key is an error that names function and sample.
+Guarantee: 0, "no score" (None), NaN and a call that failed stay four different things; anything that is not a number,
+None or a dict with the named key is an error that names function and sample.
 """
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,13 @@ MAX_TEXT = 200
 """Characters that are kept of a text beside a score."""
 
 
+WHOLE = ("judge_prompt", "judge_output")
+"""Keys of texts that are kept whole, in columns of their own; with a part's name and / before them in a sum."""
+
+Kind = Literal["scored", "no_score", "failed"]
+"""There is a score; the function says that there is none; or it failed, or the sample did, so that nobody knows."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Result for one sample.
@@ -24,13 +31,19 @@ class Outcome:
         score: None is no score; NaN is what the function returned.
         raw: the score for metrics: ``metadata["raw_reward"]`` where the function has put it, else the score.
         components: the other numbers and texts of a dict; None for a number that is not finite.
-        error: why there is no score.
+        error: why there is no score, or no true one.
+        kind: see there.
+        seconds: that the call took; None where there was none.
+        texts: the texts of ``WHOLE``.
     """
 
     score: float | None = None
     raw: float | None = None
     components: dict[str, float | str | None] = field(default_factory=dict)
     error: str | None = None
+    kind: Kind = "scored"
+    seconds: float | None = None
+    texts: dict[str, str] = field(default_factory=dict)
 
 
 def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: str | None) -> Outcome:
@@ -41,7 +54,10 @@ def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: st
     """
     who = f"The reward {spec.name} returned"
     components: dict[str, float | str | None] = {}
+    texts: dict[str, str] = {}
     if isinstance(value, dict):
+        named = "key" if reward_key is None else "--reward-key"
+        reward_key = spec.key if reward_key is None else reward_key
         if reward_key is None:
             raise UserError(
                 f"{who} a dict for sample {sample.sample_id}, with the keys {_names(value)}.",
@@ -49,15 +65,17 @@ def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: st
             )
         if reward_key not in value:
             raise UserError(
-                f"{who} a dict without the --reward-key {reward_key!r} for sample {sample.sample_id}; "
+                f"{who} a dict without the {named} {reward_key!r} for sample {sample.sample_id}; "
                 f"its keys are {_names(value)}.",
                 "Change --reward-key, or return that key.",
             )
-        components = {
-            str(key): entry[:MAX_TEXT] if isinstance(entry, str) else _finite(entry)
-            for key, entry in value.items()
-            if key != reward_key and (isinstance(entry, str) or _is_number(entry))
-        }
+        for key, entry in value.items():
+            if key == reward_key:
+                continue
+            if isinstance(entry, str) and (whole := str(key).rpartition("/")[2]) in WHOLE:
+                texts[whole] = f"{texts[whole]}\n\n{entry}" if whole in texts else entry
+            elif isinstance(entry, str) or _is_number(entry):
+                components[str(key)] = entry[:MAX_TEXT] if isinstance(entry, str) else _finite(entry)
         value = value[reward_key]
     elif reward_key is not None and spec.custom and value is not None:
         raise UserError(
@@ -66,10 +84,11 @@ def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: st
             "Return a dict with that key, or leave --reward-key out.",
         )
     if value is None:
-        return Outcome(components=components, error="the reward returned no score")
+        return Outcome(components=components, error="the reward returned no score", kind="no_score", texts=texts)
     score = _score(spec, sample, value, "returned")
     raw = sample.metadata.get("raw_reward")
-    return Outcome(score, score if raw is None else _score(spec, sample, raw, "set metadata.raw_reward to"), components)
+    raw = score if raw is None else _score(spec, sample, raw, "set metadata.raw_reward to")
+    return Outcome(score, raw, components, texts=texts)
 
 
 def _score(spec: RewardSpec, sample: RewardInput, value: Any, verb: str) -> float:

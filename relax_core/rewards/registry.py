@@ -7,14 +7,18 @@ import difflib
 import importlib
 import inspect
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from data.errors import UserError
 from relax_core.functions import source_hash
 from relax_core.rewards.builtin import module_names
 from relax_core.rewards.types import LabelMatcher, RewardFunction, RewardSpec
 
-F = TypeVar("F", bound=RewardFunction)
+F = TypeVar("F", bound=Callable[..., Any])
+
+BOXED = "boxed_"
+"""Before a reward's name: it scores what stands in the last box of the response."""
 
 _SPECS: dict[str, RewardSpec] = {}
 
@@ -25,12 +29,18 @@ def register(
     quick: RewardFunction | None = None,
     isolated: bool = False,
     matches: LabelMatcher | None = None,
+    seconds: float | None = None,
+    late: float | None = None,
+    prepare: Callable[[], object] | None = None,
+    options: tuple[str, ...] = (),
+    key: str | None = None,
+    patient: bool = False,
 ) -> Callable[[F], F]:
     """Decorator: make a reward function available as ``--rm-type name``. Its docstring's first line is its help.
 
     Args:
         name: value of ``--rm-type``.
-        quick, isolated, matches: see ``RewardSpec``.
+        quick, isolated, matches, seconds, late, prepare, options, key, patient: see ``RewardSpec``.
 
     Raises:
         ValueError: the name is taken by another function.
@@ -51,6 +61,12 @@ def register(
             quick=quick,
             isolated=isolated,
             matches=matches,
+            seconds=seconds,
+            late=late,
+            prepare=prepare,
+            options=options,
+            key=key,
+            patient=patient,
         )
         return function
 
@@ -66,11 +82,25 @@ def get(name: str) -> RewardSpec:
     specs = builtin_rewards()
     if name in specs:
         return specs[name]
+    plain = name.removeprefix(BOXED)
+    if plain != name and plain in specs:
+        return _boxed(specs[plain])
     near = difflib.get_close_matches(name, specs, n=1)
     raise UserError(
         f"There is no reward named {name!r} (--rm-type or a row's metadata.rm_type).",
         f"Did you mean {near[0]!r}?" if near else f"Choose one of {', '.join(specs)}, or pass --custom-rm-path.",
     )
+
+
+def _boxed(spec: RewardSpec) -> RewardSpec:
+    """The reward for what stands in the last box of the response."""
+    from relax_core.rewards.answers.boxed import boxed  # here: it belongs to the rewards, not to their list
+
+    def of_box(function: RewardFunction) -> RewardFunction:
+        return lambda sample, **given: function(boxed(sample), **given)
+
+    quick = None if spec.quick is None else of_box(spec.quick)
+    return replace(spec, name=BOXED + spec.name, function=of_box(spec.function), quick=quick)
 
 
 def builtin_rewards() -> dict[str, RewardSpec]:

@@ -4,10 +4,12 @@ Guarantee: these types need no other part of the library; a reward function may 
 hand.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, Literal, TypeAlias
 
 Score: TypeAlias = Any
 """What a reward function may return: a number, ``None`` (no score: the sample is left out), or a dict of them."""
@@ -17,6 +19,10 @@ RewardFunction: TypeAlias = Callable[["RewardInput"], Any]
 
 LabelMatcher: TypeAlias = Callable[[Any], bool]
 """Whether a label, whole, looks as those of a reward do (--rm-type-infer)."""
+
+
+Convention: TypeAlias = Literal["relax", "slime", "verl", "trl", "verifiers"]
+"""Whose functions look like this one, see ``relax_core.rewards.adapters``."""
 
 
 class Undecided(Enum):
@@ -41,6 +47,8 @@ class RewardInput:
             the value that metrics report in place of the score.
         response_length: tokens of the response.
         status: ``completed`` or ``truncated``; other samples are never scored.
+        index, group_index: number over the whole run, of the sample and of its group; -1: not known.
+        tokens: [P + R] int32, prompt, then response; None unless the function is of slime's convention.
     """
 
     sample_id: str
@@ -50,6 +58,9 @@ class RewardInput:
     metadata: dict[str, Any] = field(default_factory=dict)
     response_length: int = 0
     status: str = "completed"
+    index: int = -1
+    group_index: int = -1
+    tokens: Any = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +78,16 @@ class RewardSpec:
             the caller's process.
         isolated: the function may take long or crash: it runs in a process that can be ended.
         matches: tells labels of this reward.
+        seconds: time limit of the function, where it is less than --reward-timeout; a call that takes longer has the
+            score ``late``.
+        late: see ``seconds``; None: no score.
+        prepare: imports what the function needs, before the time counts.
+        options: names of options that function and quick take, as arguments of these names.
+        settings: JSON text of what it is configured with; empty: of nothing.
+        key: of the score in a dict that the function returns, where --reward-key names none.
+        patient: it bounds its own time, and --reward-timeout does not apply.
+        of_group: it gets the list of a group's samples and returns a list.
+        convention: of the user's function.
     """
 
     name: str
@@ -78,3 +99,28 @@ class RewardSpec:
     quick: RewardFunction | None = None
     isolated: bool = False
     matches: LabelMatcher | None = None
+    seconds: float | None = None
+    late: float | None = None
+    prepare: Callable[[], object] | None = None
+    options: tuple[str, ...] = ()
+    settings: str = ""
+    key: str | None = None
+    patient: bool = False
+    of_group: bool = False
+    convention: Convention = "relax"
+
+    def configured(self, values: Mapping[str, Any]) -> "RewardSpec":
+        """With the values of its ``options``; itself where it needs none.
+
+        Args:
+            values: options by name, those that it needs among them, as JSON has them.
+        """
+        if not self.options:
+            return self
+        given = {name: values[name] for name in self.options}
+        return replace(
+            self,
+            function=partial(self.function, **given),
+            quick=None if self.quick is None else partial(self.quick, **given),
+            settings=json.dumps(given, sort_keys=True),
+        )

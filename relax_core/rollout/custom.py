@@ -216,7 +216,10 @@ def _generated(
     mask = np.ones(length, np.uint8) if made.loss_mask is None else np.asarray(made.loss_mask)
     if mask.shape != (length,) or not np.isin(mask, (0, 1)).all():
         raise ValueError(f"a loss_mask that is not {length} times 0 or 1, one for each response token")
-    log_probs = _log_probs(made.rollout_log_probs, mask, length)
+    log_probs = _log_probs("rollout_log_probs", made.rollout_log_probs, mask, length)
+    teacher = None
+    if made.teacher_log_probs is not None:
+        teacher = _log_probs("teacher_log_probs", made.teacher_log_probs, mask, length)
     fits = min(len(tokens) if context is None else context - len(prompt), length if longest is None else longest)
     if fits < 0 or mask[fits:].any():
         raise ValueError(f"{length} response tokens after {len(prompt)} of the prompt, of which {max(fits, 0)} fit")
@@ -233,6 +236,7 @@ def _generated(
         label=None if made.label is None else dumps(made.label),
         metadata=_object(made.metadata),
         remove_sample=bool(made.remove_sample),
+        teacher_log_probs=None if teacher is None else teacher[:fits],
     )
     return Generated(
         request,
@@ -254,14 +258,14 @@ def _tokens(values: Any) -> NDArray[np.int32]:
     return tokens.astype(np.int32)
 
 
-def _log_probs(values: Any, mask: NDArray[Any], length: int) -> NDArray[np.float32]:
+def _log_probs(name: str, values: Any, mask: NDArray[Any], length: int) -> NDArray[np.float32]:
     if values is None:
         if mask.any():
-            raise ValueError("no rollout_log_probs for tokens that are trained on; add responses by sample.append")
+            raise ValueError(f"no {name} for tokens that are trained on; add responses by sample.append")
         return np.zeros(length, np.float32)
     log_probs = np.asarray(values, np.float32)
     if log_probs.shape != (length,) or not np.isfinite(log_probs[mask == 1]).all():
-        raise ValueError(f"rollout_log_probs that are not {length} numbers, one for each response token")
+        raise ValueError(f"{name} that are not {length} numbers, one for each response token")
     return np.where(mask == 1, log_probs, np.float32(0))
 
 

@@ -16,6 +16,7 @@ from data.schema import EVAL, REWARD, conform
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections import RelaxConfig
 from relax_core.proxy import proxied
+from relax_core.rewards.pools import NO_SERVICES, Pools, Services
 from relax_core.rewards.score import evaluation_source_hash, score_evaluation
 from relax_core.rollout.custom import custom_answer, load_generate
 from relax_core.rollout.generate import ProgressCallback, run_generation
@@ -34,6 +35,8 @@ def evaluate_set(
     step: int,
     tokenizer: Any,
     progress: ProgressCallback | None = None,
+    pools: Pools | None = None,
+    services: Services = NO_SERVICES,
 ) -> tuple[pa.Table, dict[str, float]]:
     """Evaluate the weights after ``step``, that is version ``step + 1``.
 
@@ -45,6 +48,8 @@ def evaluate_set(
         step: rollout step; -1 before training.
         tokenizer: decodes the responses.
         progress: see ``generate``.
+        pools: processes of reward functions; None: those that are needed are ended at once.
+        services: see ``score_table``.
 
     Returns:
         Table of schema ``EVAL`` and ``evaluation_metrics``.
@@ -79,7 +84,7 @@ def evaluate_set(
         tokenizer=tokenizer,
         skip_special_tokens=sampling.skip_special_tokens,
     )
-    table = evaluation_table(rollout, score_evaluation(rollout, eval_set, config))
+    table = evaluation_table(rollout, score_evaluation(rollout, eval_set, config, pools, services))
     return table, evaluation_metrics(eval_set.name, table)
 
 

@@ -69,6 +69,7 @@ class Own:
         label: JSON text; None: no label.
         metadata: JSON text of an object.
         remove_sample: not trained on.
+        teacher_log_probs: [R] float32; None: the function gives none.
     """
 
     prompt_ids: NDArray[np.int32]
@@ -77,6 +78,7 @@ class Own:
     label: str | None
     metadata: str
     remove_sample: bool
+    teacher_log_probs: NDArray[np.float32] | None = None
 
 
 Ask: TypeAlias = Callable[[NDArray[np.int32], dict[str, Any]], Awaitable[Completion]]

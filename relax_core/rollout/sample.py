@@ -57,6 +57,7 @@ class Sample:
         response_length: R.
         loss_mask: [R] 1: trained on; None: every token is.
         rollout_log_probs: [R] log-probs of the engine; of tokens that are not trained on, anything.
+        teacher_log_probs: [R] of a teacher, for on-policy distillation; None: --opd-type says where they come from.
         status: how it ended.
         weight_versions: versions of the weights that made it, in order.
         remove_sample: it counts in its group's statistics and is not trained on.
@@ -78,6 +79,7 @@ class Sample:
     response_length: int = 0
     loss_mask: list[int] | None = None
     rollout_log_probs: list[float] | None = None
+    teacher_log_probs: list[float] | None = None
     status: str = Status.PENDING
     weight_versions: list[int] = field(default_factory=list)
     remove_sample: bool = False

@@ -17,6 +17,8 @@ from data.schema import ROLLOUT
 from data.schema import table as schema_table
 from relax_core.rollout.generate import Generated
 
+_TEACHER = ROLLOUT.field("teacher_log_probs").type
+
 
 class Decoder(Protocol):
     """The part of a Hugging Face tokenizer that is used here."""
@@ -78,6 +80,7 @@ def rollout_table(
             "status": [result.status for result in generated],
             "finish_reason": [result.finish_reason for result in generated],
             "remove_sample": [result.own is not None and result.own.remove_sample for result in generated],
+            "teacher_log_probs": pa.array([_teacher(result) for result in generated], _TEACHER),
             "prefix_cache_info": [_cache_info(result) for result in generated],
             "abort_count": np.array([result.status == "aborted" for result in generated], np.int32),
         },
@@ -122,6 +125,10 @@ def _metadata(result: Generated) -> str:
 
 def _loss_mask(result: Generated) -> np.ndarray:
     return np.ones(len(result.output_ids), np.uint8) if result.own is None else result.own.loss_mask
+
+
+def _teacher(result: Generated) -> np.ndarray | None:
+    return None if result.own is None else result.own.teacher_log_probs
 
 
 def _cache_info(result: Generated) -> str | None:

@@ -59,8 +59,13 @@ def check_recorded(run: RunSession) -> None:
             _require(recorded_path(run.config, step))
 
 
-def save_debug_data(run: RunSession, step: int, rollout: StageRecord, rewards: StageRecord, batch: StageRecord) -> None:
+def save_debug_data(
+    run: RunSession, step: int, rollout: StageRecord, rewards: StageRecord, batch: StageRecord | None
+) -> None:
     """Write what --save-debug-rollout-data, --save-debug-train-data and --dump-details ask for, if they do.
+
+    Args:
+        batch: None where the step has none.
 
     Raises:
         UserError: a place that cannot be written.
@@ -69,7 +74,7 @@ def save_debug_data(run: RunSession, step: int, rollout: StageRecord, rewards: S
     if debug.save_debug_rollout_data:
         samples = rollout_samples(read(rollout.table), read(rewards.table))
         write_samples(place(debug.save_debug_rollout_data, step), {"rollout_id": step, "samples": samples})
-    if debug.save_debug_train_data:
+    if debug.save_debug_train_data and batch is not None:
         samples = batch_samples(read(batch.table))
         write_samples(place(debug.save_debug_train_data, step), {"rollout_id": step, "rank": 0, "samples": samples})
     if debug.dump_details:  # which has set the two paths

@@ -1,15 +1,23 @@
 """The passes over a rollout that its advantages need, from the engines that make them.
 
-Guarantee: every column is made with the weights that the step began with; rows are matched by sample id.
+Guarantee: every column is made with the weights that the step began with, or by the teacher; rows are matched by sample
+id.
 """
 
+from typing import Any
+
+import numpy as np
 import pyarrow as pa
 
 from data.errors import UserError
+from data.ragged import Ragged
 from data.schema import FORWARD
+from data.schema import table as make_table
 from data.store import TableRef
 from relax_core.algorithms.forward import forward_needs
-from relax_core.run.recovery import bring_trainer_to
+from relax_core.config.derived import longest_sample
+from relax_core.engines.teacher import Scored, Teacher, meet, score
+from relax_core.run.reconcile import bring_actor, bring_critic
 from relax_core.run.session import RunSession
 
 
@@ -29,9 +37,70 @@ def forward_table(run: RunSession, step: int, rollout: TableRef) -> pa.Table:
     parts = []
     if needs.policy:
         weights_id = run.history.weights_id(step)
-        run.redone += bring_trainer_to(step, run.trainer, run.history, run.progress.note)
+        bring_actor(run, step)
         parts.append(run.trainer.forward(step, rollout, run.store.url, needs.policy, weights_id))
+    if needs.critic:
+        weights_id = run.critic_history.weights_id(step)
+        bring_critic(run, step)
+        parts.append(run.critic.forward(step, rollout, run.store.url, needs.critic, weights_id))
+    if needs.service:
+        parts.append(teacher_table(run, rollout))
     return joined(parts)
+
+
+def check_teacher(run: RunSession) -> None:
+    """Make sure, before anything is started, that the teacher's server can be asked, where a run needs one.
+
+    Where the samples may carry the teacher's log-probs already, what is wrong with it is only told.
+
+    Raises:
+        UserError: see ``relax_core.engines.teacher.meet``.
+    """
+    needs = forward_needs(run.config)
+    if not needs.service or (run.mode == "rollout" and needs.policy):  # then there is no such stage
+        return
+    carried = run.config.rollout.custom_generate_function_path or run.config.debug.load_debug_rollout_data
+    try:
+        if run.config.reward.rm_url:
+            _meet(run)
+    except UserError as error:
+        if not carried:
+            raise
+        run.progress.note(f"{error.problem} Samples that carry no teacher_log_probs could not be trained on.")
+
+
+def teacher_table(run: RunSession, rollout: TableRef) -> pa.Table:
+    """The teacher's log-probs: those that the samples carry, the others from the server.
+
+    Returns:
+        Schema ``FORWARD`` with ``teacher_log_probs``, rows as in the rollout.
+
+    Raises:
+        UserError: see ``relax_core.engines.teacher.score``.
+    """
+    columns = ["sample_id", "group_id", "tokens", "response_length", "teacher_log_probs"]
+    table = run.store.read_table(rollout, columns)
+    column: Any = table["teacher_log_probs"]
+    if column.null_count:
+        found = column.to_pylist()
+        missing = [row for row, values in enumerate(found) if values is None]
+        ids, lengths = table["sample_id"].to_pylist(), table["response_length"].to_pylist()
+        tokens = Ragged.from_arrow(table["tokens"])
+        samples = [Scored(ids[row], tokens[row], lengths[row]) for row in missing]
+        limit = run.config.reward.reward_max_concurrency
+        scores = score(_meet(run), samples, run.config.rollout.rollout_temperature, limit, run.progress.update)
+        for row, values in zip(missing, scores, strict=True):
+            found[row] = values
+        column = Ragged.from_list(found, np.float32)
+    named = {name: table[name] for name in ("sample_id", "group_id", "response_length")}
+    return make_table(FORWARD, {**named, "teacher_log_probs": column})
+
+
+def _meet(run: RunSession) -> Teacher:
+    config = run.config
+    if config.reward.rm_url is None:
+        raise UserError("--opd-type sglang: some samples carry no teacher_log_probs.", "Give --rm-url to ask for them.")
+    return meet(config.reward.rm_url, run.tokenizer, config.rollout.rollout_temperature, longest_sample(config))
 
 
 def joined(parts: list[pa.Table]) -> pa.Table:

@@ -66,14 +66,24 @@ class EnginesPort(Protocol):
 class Backend(Protocol):
     """Starts or finds the engines."""
 
-    def ensure(self) -> tuple[TrainerPort, EnginesPort]:
-        """Live trainer and engines; what is missing or dead is started anew."""
+    def ensure(self, critic: bool = False) -> tuple[TrainerPort, EnginesPort]:
+        """Live trainer and engines; what is missing or dead is started anew, all at a time.
 
-    def ensure_trainer(self) -> TrainerPort:
-        """A live trainer alone."""
+        Args:
+            critic: the critic's trainer too, which ``ensure_critic`` then finds.
+        """
+
+    def ensure_trainer(self, critic: bool = False) -> TrainerPort:
+        """A live trainer alone, or with the critic's."""
+
+    def ensure_critic(self) -> TrainerPort:
+        """The critic's live trainer."""
 
     def ensure_rollout(self, weights_id: str) -> EnginesPort:
         """Live engines alone, with the weights of ``--hf-checkpoint``: version 0, called ``weights_id``."""
+
+    def ensure_genrm(self) -> EnginesPort:
+        """Live engines of the judge (--genrm-model-path); those that live already are found."""
 
     def release(self) -> None:
         """End the run's engines, also standing ones: a finished run needs none."""

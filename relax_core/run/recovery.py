@@ -9,6 +9,7 @@ is applied twice: the trainer compares and swaps.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from data.errors import UserError
 from data.store import RunStore, TableRef
@@ -21,19 +22,25 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class History:
-    """What the run directory knows about the weights.
+    """What the run directory knows about the weights of one of the models that the run trains.
 
     Attributes:
         store: the run directory.
         records: its stage records.
-        checkpoints: URL of the checkpoints.
-        start_id: identity of the weights of version 0.
+        checkpoints: URL of the model's checkpoints.
+        start_id: identity of its weights of version 0.
+        stage: the stage that makes its updates.
+        entry: the key under which manifests have its weights.
+        name: what people are told that it is.
     """
 
     store: RunStore
     records: StageRecords
     checkpoints: str
     start_id: str
+    stage: str = "train"
+    entry: str = "weights"
+    name: str = "trainer"
 
     def weights_id(self, version: int) -> str:
         """Identity of the weights of a version: the key of the update that made them, which covers all before it.
@@ -43,16 +50,47 @@ class History:
         """
         if version == 0:
             return self.start_id
-        record = self.records.last(version - 1, "train")
+        record = self.records.last(version - 1, self.stage)
         if record is not None:
             return record.key
-        manifest = self.store.read_manifest(version - 1)  # of a finished step it says the same
-        if manifest is None:
+        weights_id = self.finished_id(version - 1)  # it says the same
+        if weights_id is None:
             raise UserError(
-                f"The record of the update of step {version - 1} is missing from {self.store.url}.",
+                f"The record of the {self.name}'s update of step {version - 1} is missing from {self.store.url}.",
                 "Restore steps/, or start a new run directory.",
             )
-        return str(manifest["weights"]["id"])
+        return weights_id
+
+    def finished_id(self, step: int) -> str | None:
+        """Identity of the weights that ``step`` made, if it is finished: its manifest says it."""
+        manifest = self.store.read_manifest(step)
+        weights = None if manifest is None else manifest.get(self.entry)
+        return None if weights is None else str(weights["id"])
+
+    def saved(self, step: int) -> dict[str, Any] | None:
+        """What the manifest of a finished step says of this model's checkpoint."""
+        manifest = self.store.read_manifest(step) or {}
+        of_model = manifest if self.entry == "weights" else manifest.get(self.entry) or {}
+        found: dict[str, Any] | None = of_model.get("checkpoint")
+        return found
+
+    def newest_finished(self) -> int:
+        """The newest finished step of which a complete checkpoint of this history is there; -1: there is none."""
+        for iteration, weights_id in complete_iterations(self.checkpoints):
+            if weights_id is not None and self.finished_id(iteration) == weights_id:
+                return iteration
+        return -1
+
+    def newest_checkpoint(self, version: int, warn: bool = True) -> int | None:
+        """The newest complete checkpoint of this history that is not past ``version``.
+
+        Args:
+            warn: as in ``complete_iterations``.
+        """
+        for iteration, weights_id in complete_iterations(self.checkpoints, warn):
+            if iteration + 1 <= version and weights_id == self.weights_id(iteration + 1):
+                return iteration
+        return None
 
     def batch(self, step: int) -> TableRef:
         """The stored batch that the recorded update of ``step`` was made from.
@@ -69,7 +107,7 @@ class History:
                 f"The batch of step {step} is missing from {self.store.url} and no checkpoint covers it.",
                 "Restore the file, or start a new run directory.",
             )
-        update = self.records.last(step, "train")
+        update = self.records.last(step, self.stage)
         if update is not None and update.values.get("batch_sha256") != reference.sha256:
             raise UserError(
                 f"The batch of step {step} in {self.store.url} is not the one that its recorded update was made from.",
@@ -98,22 +136,26 @@ def bring_trainer_to(
     if not status["dirty"] and at == version and status["weights_id"] in (wanted, None if version == 0 else wanted):
         return []
     usable = not status["dirty"] and at < version and status["weights_id"] == history.weights_id(at)
-    newest = _newest_checkpoint(version, history)
+    newest = history.newest_checkpoint(version)
     if usable and (newest is None or newest + 1 <= at):
-        say(f"trainer is at version {at}, the run at {version}")
+        say(f"{history.name} is at version {at}, the run at {version}")
     elif newest is not None:
-        say(f"trainer is at version {at}, the run at {version}: loading the checkpoint of step {newest}")
+        say(f"{history.name} is at version {at}, the run at {version}: loading the checkpoint of step {newest}")
         trainer.load(history.checkpoints, newest)
         at = newest + 1
     else:
         if at != 0 or status["dirty"]:
             trainer.initialise()
         if version:
-            say(f"trainer is new, the run is at version {version}, and there is no checkpoint: from the first weights")
+            say(
+                f"{history.name} is new, the run is at version {version}, and there is no checkpoint: from the first"
+                " weights"
+            )
         at = 0
     redone = list(range(at, version))
+    what = "training" if history.stage == "train" else f"training the {history.name}"
     for step in redone:
-        say(f"training again on the stored batch of step {step} (nothing is generated)")
+        say(f"{what} again on the stored batch of step {step} (nothing is generated)")
         train_recorded(step, trainer, history)
     return redone
 
@@ -121,11 +163,3 @@ def bring_trainer_to(
 def train_recorded(step: int, trainer: TrainerPort, history: History) -> None:
     """Repeat a recorded update on its stored batch."""
     trainer.train(step, step + 1, history.batch(step), history.store.url, history.weights_id(step + 1))
-
-
-def _newest_checkpoint(version: int, history: History) -> int | None:
-    """Newest complete checkpoint of this history that is not past ``version``."""
-    for iteration, weights_id in complete_iterations(history.checkpoints):
-        if iteration + 1 <= version and weights_id == history.weights_id(iteration + 1):
-            return iteration
-    return None

@@ -9,8 +9,8 @@ reads and the next deletion removes.
 from collections.abc import Sequence
 
 from data.files import FileStore
-from data.store import RunStore
 from relax_core.config.sections.checkpoint import CheckpointSection
+from relax_core.run.recovery import History
 from relax_core.training.checkpoint_index import MARKER, complete_markers, folder_name, iterations
 
 
@@ -30,12 +30,11 @@ def to_keep(found: Sequence[int], options: CheckpointSection) -> list[int]:
     return [*found[:1], *landmarks[:most]]
 
 
-def prune(store: RunStore, checkpoints: str, options: CheckpointSection) -> list[int]:
+def prune(history: History, options: CheckpointSection) -> list[int]:
     """Delete what need not be kept. Call it when a step is committed.
 
     Args:
-        store: of the run.
-        checkpoints: URL of its checkpoints.
+        history: of the run's model whose checkpoints they are.
 
     Returns:
         The iterations that were deleted.
@@ -45,11 +44,11 @@ def prune(store: RunStore, checkpoints: str, options: CheckpointSection) -> list
     """
     if not options.rotate_ckpt and options.max_actor_ckpt_to_keep is None:
         return []
-    files = FileStore(checkpoints)
+    files = FileStore(history.checkpoints)
     own = {
         iteration: bool(marker.get("optimizer", True))
         for iteration, marker in complete_markers(files, warn=False)
-        if _weights_id(store, iteration) == marker.get("weights_id")
+        if history.finished_id(iteration) == marker.get("weights_id")
     }
     if not own:
         return []
@@ -57,7 +56,7 @@ def prune(store: RunStore, checkpoints: str, options: CheckpointSection) -> list
     keep = set(to_keep(list(own), options))
     keep |= set([iteration for iteration, resumable in own.items() if resumable][:1])
     doomed = [iteration for iteration in own if iteration not in keep]
-    doomed += [i for i in iterations(files) if i < newest and i not in own and _is_remainder(store, files, i)]
+    doomed += [i for i in iterations(files) if i < newest and i not in own and _is_remainder(history, files, i)]
     for iteration in sorted(doomed):
         # the marker first: what is left of the checkpoint counts for nothing from then on
         files.delete(f"{folder_name(iteration)}/{MARKER}")
@@ -65,14 +64,7 @@ def prune(store: RunStore, checkpoints: str, options: CheckpointSection) -> list
     return sorted(doomed)
 
 
-def _weights_id(store: RunStore, iteration: int) -> str | None:
-    """Identity of the weights that a finished step of this run made."""
-    manifest = store.read_manifest(iteration)
-    return None if manifest is None else str(manifest["weights"]["id"])
-
-
-def _is_remainder(store: RunStore, files: FileStore, iteration: int) -> bool:
+def _is_remainder(history: History, files: FileStore, iteration: int) -> bool:
     """Whether this run has saved or begun a checkpoint that has no marker: its deletion, or its writing, was killed."""
-    manifest = store.read_manifest(iteration)
-    saved = manifest is not None and manifest.get("checkpoint") is not None
+    saved = history.saved(iteration) is not None
     return saved and not files.exists(f"{folder_name(iteration)}/{MARKER}")

@@ -18,18 +18,19 @@ from data.errors import UserError
 from data.prompts import PromptDataset, load_prompts
 from data.store import RunStore
 from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options, with_options
-from relax_core.config.derived import epoch_steps
+from relax_core.config.derived import epoch_steps, needs_critic
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections.data import DataSection
+from relax_core.engines.judge import has_judge
+from relax_core.rewards.pools import Pools
 from relax_core.rollout.hooks import prompt_converter
 from relax_core.run.clock import StepClock
 from relax_core.run.lock import DriverLock
 from relax_core.run.ports import Backend, EnginesPort, TrainerPort
 from relax_core.run.records import StageRecords, fingerprint
 from relax_core.run.recovery import History
-from relax_core.run.start import pin_load, start_id
+from relax_core.run.start import critic_start_id, pin_load, start_id
 from relax_core.tracking.tensorboard import TensorBoard, open_board
-from relax_core.training.checkpoint_index import complete_iterations
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +91,9 @@ class RunSession:
         self.redone: list[int] = []
         self._next_step: int | None = None
         self.clock = StepClock()
+        self._training = training
         self._trainer: TrainerPort | None = None
+        self._critic: TrainerPort | None = None
         self._engines: EnginesPort | None = None
 
     def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
@@ -193,14 +196,19 @@ class RunSession:
         self._next_step = step + 1
 
     def _find_next_step(self) -> int:
-        covered = -1
-        for iteration, weights_id in complete_iterations(self.checkpoint_url):
-            manifest = self.store.read_manifest(iteration)
-            if manifest is not None and manifest["weights"]["id"] == weights_id:
-                covered = iteration
-                break
+        newest = {history.name: history.newest_finished() for history in self.histories}
+        covered = min(newest.values())  # by a checkpoint of each model: one that is behind needs the stored batches
         last = self.store.last_complete_step(first=covered + 1)
-        return (covered if last is None else last) + 1
+        done = covered if last is None else last
+        if done < max(newest.values()):
+            behind, ahead = sorted(newest, key=lambda name: newest[name])
+            most = f"up to step {covered}" if covered >= 0 else "of no step"
+            raise UserError(
+                f"{self.store.url} has checkpoints of the {behind} {most} and of the {ahead} up to step"
+                f" {newest[ahead]}, but not all tables of step {done + 1}, from which the {behind} would learn again.",
+                f"Restore steps/{done + 1:06d}, or the checkpoints of the {behind}, or start a new run directory.",
+            )
+        return done + 1
 
     def cursor(self, step: int) -> Cursor:
         """Where the prompts of ``step`` begin."""
@@ -216,6 +224,23 @@ class RunSession:
     @cached_property
     def history(self) -> History:
         return History(self.store, self.records, self.checkpoint_url, start_id(self.config))
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether this run trains a critic beside the policy; an evaluation needs none, nor does a rollout alone."""
+        return self._training and self.mode != "rollout" and needs_critic(self.config)
+
+    @cached_property
+    def critic_history(self) -> History:
+        """The critic's, in a run that has one."""
+        url = self.config.checkpoint.critic_save or self.store.uri("critic-checkpoints")
+        first = critic_start_id(self.config)
+        return History(self.store, self.records, url, first, stage="train_critic", entry="critic", name="critic")
+
+    @property
+    def histories(self) -> list[History]:
+        """Of the models that this run trains: the policy, and the critic if it has one."""
+        return [self.history, self.critic_history] if self.has_critic else [self.history]
 
     def base_version(self, step: int) -> int:
         """Version of the weights that ``step`` generates with: one an update, if this run trains."""
@@ -254,20 +279,33 @@ class RunSession:
         """Where TensorBoard reads; None without --use-tensorboard."""
         return open_board(self.config, self.id, self.next_step())
 
+    @cached_property
+    def reward_pools(self) -> Pools:
+        """Processes of reward functions, kept for all steps."""
+        return Pools(self.config)
+
     # Engines
 
     def ensure(self) -> None:
-        """Live trainer and engines, as far as this run has them; starts what is missing."""
+        """Live trainer, critic and engines, as far as this run has them; starts what is missing."""
         if self.mode == "train":
-            self._trainer = self.backend.ensure_trainer()
+            self._trainer = self.backend.ensure_trainer(self.has_critic)
         elif self.mode == "rollout":
             self._engines = self.ensure_rollout()
         else:
-            self._trainer, self._engines = self.backend.ensure()
+            self._trainer, self._engines = self.backend.ensure(self.has_critic)
+        if self.has_critic:
+            self._critic = self.backend.ensure_critic()
+        if self.mode != "train":
+            self.services()  # now, so that a judge that cannot start is known before anything is generated
 
     def ensure_rollout(self) -> EnginesPort:
         """Live engines with the first weights, without a trainer."""
         return self.backend.ensure_rollout(self.history.weights_id(0))
+
+    def services(self) -> dict[str, list[str]]:
+        """Addresses of what rewards may ask: ``genrm``, the judge's live engines, started where they are missing."""
+        return {"genrm": list(self.backend.ensure_genrm().urls)} if has_judge(self.config) else {}
 
     @property
     def backend(self) -> Backend:
@@ -290,6 +328,14 @@ class RunSession:
         return self._trainer
 
     @property
+    def critic(self) -> TrainerPort:
+        """The critic's trainer; a run without a critic has none."""
+        if self._critic is None:
+            self.ensure()
+        assert self._critic is not None
+        return self._critic
+
+    @property
     def engines(self) -> EnginesPort:
         """The rollout engines; a run of --debug-train-only has none."""
         if self._engines is None:
@@ -301,6 +347,8 @@ class RunSession:
         """End what this process owns, and let another driver in."""
         if self.__dict__.get("board") is not None:
             self.__dict__["board"].close()
+        if "reward_pools" in self.__dict__:
+            self.reward_pools.close()
         if self._backend is not None:
             self._backend.close()
         self._lock.release()

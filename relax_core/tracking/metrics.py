@@ -59,7 +59,9 @@ def step_metrics(rollout: pa.Table, reward: pa.Table) -> dict[str, float]:
         ``response_len/{mean,median,max,min}`` and ``prompt_len/{mean,max}`` in tokens, ``tokens/{prompt,response}``,
         ``truncated_ratio``, ``aborted_ratio``, ``failed_ratio``, ``repetition_frac``, ``prefix_cache_hit_rate``,
         ``zero_std/{count,fraction}`` and ``zero_std/count_<reward>`` (groups without spread), ``pass@k``,
-        ``reward_component/<name>`` (mean), ``samples/{total,scored}``.
+        ``reward_component/<name>`` (mean), ``samples/{total,scored}``; samples by what became of their reward,
+        ``reward_outcome/{scored,no_score,failed}``, and those whose reward was not found as said,
+        ``reward_router/<reason>``.
 
     Raises:
         UserError: ``reward`` lacks a sample of ``rollout``.
@@ -74,6 +76,7 @@ def step_metrics(rollout: pa.Table, reward: pa.Table) -> dict[str, float]:
     if np.isfinite(raw).any():
         metrics["raw_reward"] = float(raw[np.isfinite(raw)].mean())
     metrics |= _components(reward["components"])
+    metrics |= _reward_counts(reward)
     metrics |= _lengths(rollout)
     if status:
         for name in ("truncated", "aborted", "failed"):
@@ -175,6 +178,19 @@ def _components(column: pa.ChunkedArray) -> dict[str, float]:
             if isinstance(value, int | float):
                 values[name].append(value)
     return {f"reward_component/{name}": float(np.mean(entries)) for name, entries in sorted(values.items())}
+
+
+def _reward_counts(reward: pa.Table) -> dict[str, float]:
+    """How rewards were found and how they ended; nothing of tables that do not tell."""
+    outcomes, reasons = (
+        Counter(reward[name].to_pylist()) if name in reward.column_names else Counter[str | None]()
+        for name in ("outcome", "decision_reason")
+    )
+    counts: dict[str, float] = {}
+    if outcomes.keys() - {None}:
+        counts = {f"reward_outcome/{kind}": float(outcomes[kind]) for kind in ("scored", "no_score", "failed")}
+    named = sorted((reason, count) for reason, count in reasons.items() if reason is not None)
+    return counts | {f"reward_router/{reason}": float(count) for reason, count in named}
 
 
 def _cache_hits(column: pa.ChunkedArray) -> dict[str, float]:

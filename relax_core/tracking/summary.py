@@ -16,7 +16,17 @@ SCORES_SQL = (
     "GROUP BY step ORDER BY step"
 )
 
-SHOWN_METRICS = ("reward/mean", "response_len/mean", "loss", "grad_norm", "train_rollout_logprob_abs_diff")
+SHOWN_METRICS = (
+    "reward/mean",
+    "response_len/mean",
+    "loss",
+    "grad_norm",
+    "train_rollout_logprob_abs_diff",
+    "reward_kl",
+    "opd_reverse_kl",
+    "critic/value_loss",
+    "critic/explained_variance",
+)
 """Columns of ``metrics.jsonl`` that the summary shows, as far as the run has them."""
 
 

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 from data.files import FileStore
 from relax_core.config.sections import RelaxConfig
 
-ROLES = ("driver", "rollout", "actor")
-"""The processes of a timeline; a role's place is its process id."""
+ROLES = ("driver", "rollout", "actor", "critic")
+"""The processes of a timeline; a role's place is its process id. A critic is there if it worked."""
 
 ROLE_OF = {
     "generate": "rollout",
     "evaluate": "rollout",
     "evaluate_before": "rollout",
+    "train_critic": "critic",
     "train": "actor",
     "weight_sync": "actor",
     "checkpoint": "actor",
@@ -45,9 +46,11 @@ def write_timeline(config: RelaxConfig, step: int, spans: Sequence[Span]) -> Non
 
 def trace(step: int, spans: Sequence[Span]) -> dict[str, Any]:
     """The object of a trace file."""
+    worked = {"critic"} & {ROLE_OF.get(span.stage) for span in spans}
     names = [
         {"name": "process_name", "ph": "M", "pid": place, "tid": 0, "args": {"name": role}}
         for place, role in enumerate(ROLES)
+        if role != "critic" or worked
     ]
     events = [
         {

@@ -24,20 +24,26 @@ from data.errors import UserError
 from data.store import TableRef
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
 from relax_core.config.derived import trainer_world_size
-from relax_core.config.options import OPTIONS, get_option, json_values, passed_values
+from relax_core.config.options import OPTIONS, Option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.errors import DirtyTrainer, StaleDriver
+from relax_core.training.roles import STAGE_OF, Role
 
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 _ALSO_READ = (
     "advantage_estimator",
     "n_samples_per_prompt",
+    "opd_type",
     "resource",
     "rollout_batch_size",
     "rollout_num_gpus_per_engine",
+    "use_opd",
 )
 """Options that a trainer reads although they take effect elsewhere."""
+
+NAMES: Mapping[Role, str] = MappingProxyType({"actor": "the trainer", "critic": "the critic"})
+"""What people are told that a role's trainer is."""
 
 GRACE_SECONDS = 30.0
 """How long the other ranks may take to end a call that failed on one."""
@@ -51,6 +57,7 @@ class TrainerActor:
         rank, world_size: of the trainer's ranks.
         device: ``cpu`` or ``cuda``.
         variables: those of the run that its process was started with.
+        role: which of the run's models it trains.
     """
 
     def __init__(
@@ -60,8 +67,9 @@ class TrainerActor:
         world_size: int,
         device: str,
         variables: Mapping[str, str] = NO_VARIABLES,
+        role: Role = "actor",
     ) -> None:
-        self._variables = dict(variables)
+        self._variables, self._role = dict(variables), role
         self._config, self._rank, self._world_size, self._device = config, rank, world_size, device
         self._trainer: Any = None
         self._peers: list[Any] = []
@@ -91,7 +99,7 @@ class TrainerActor:
     def fits(self, options: dict[str, Any]) -> bool:
         """Whether the group is sound and was made with these options."""
         sound = self._trainer is not None and not self._broken
-        return sound and trainer_options(self._config, self._variables) == options
+        return sound and trainer_options(self._config, self._variables, self._role) == options
 
     def local(self, method: str, *args: Any) -> Any:
         """Run a method of this rank's trainer; called by rank 0."""
@@ -197,20 +205,25 @@ class TrainerActor:
         if self._trainer is None:
             from relax_core.training.trainer import Trainer
 
-            self._trainer = Trainer(self._config, self._rank, self._world_size, self._device)
+            self._trainer = Trainer(self._config, self._rank, self._world_size, self._device, self._role)
         return getattr(self._trainer, method)(*args)
 
 
-def trainer_options(config: RelaxConfig, variables: Mapping[str, str] = NO_VARIABLES) -> dict[str, Any]:
-    """The options that a trainer is made with: with other ones it has to be made anew."""
-    names = [
-        name
-        for name, option in OPTIONS.items()
-        if "train" in option.details.stages or (option.effect or "").startswith("relax_core/training/")
-    ]
+def trainer_options(
+    config: RelaxConfig, variables: Mapping[str, str] = NO_VARIABLES, role: Role = "actor"
+) -> dict[str, Any]:
+    """The options that a role's trainer is made with: with other ones it has to be made anew."""
+    names = [name for name, option in OPTIONS.items() if _makes(option, role)]
     options = {name: get_option(config, name) for name in (*names, *_ALSO_READ)}
     options |= passed_values(config, "megatron")
-    return {**json_values(options), "variables": dict(variables)}
+    return {**json_values(options), "variables": dict(variables), "role": role}
+
+
+def _makes(option: Option, role: Role) -> bool:
+    """Whether a role's trainer depends on an option: one of its own stage, or one of training and of neither stage."""
+    stages = set(option.details.stages)
+    in_training = (option.effect or "").startswith("relax_core/training/")
+    return STAGE_OF[role] in stages or (in_training and stages.isdisjoint(STAGE_OF.values()))
 
 
 def start_trainer(
@@ -221,6 +234,7 @@ def start_trainer(
     device: str = "cpu",
     timeout: float = 600.0,
     variables: Mapping[str, str] = NO_VARIABLES,
+    role: Role = "actor",
 ) -> Any:
     """Find the trainer or start it: actors ``<name>-rank-<r>``, joined and at version 0.
 
@@ -229,6 +243,7 @@ def start_trainer(
     Args:
         timeout: seconds that the start may take.
         variables: environment variables of every rank; what a rank cannot do without wins over them.
+        role: which of the run's models it trains; it has the ranks of that role.
 
     Returns:
         The handle of rank 0.
@@ -236,27 +251,27 @@ def start_trainer(
     Raises:
         UserError: it did not come up; the text says why.
     """
-    world = trainer_world_size(config)
+    world, what = trainer_world_size(config, role), NAMES[role]
     names = [f"{name}-rank-{rank}" for rank in range(world)]
-    options = trainer_options(config, variables)
+    options = trainer_options(config, variables, role)
     handles = [find(actor, namespace) for actor in names]
     leader = handles[0]
     if leader is not None and all(handle is not None for handle in handles):
         try:
-            if result(leader.fits.remote(options), 60, "the trainer"):
+            if result(leader.fits.remote(options), 60, what):
                 return leader
         except UserError:
             pass  # it died, or hangs
     _end(name, namespace)
     one_node = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
-    env = trainer_environment(config, one_node, variables)
+    env = trainer_environment(config, one_node, variables, role)
 
     def start(rank: int) -> Any:
         handle, _ = get_or_start(
             TrainerActor,
             names[rank],
             namespace=namespace,
-            args=(config, rank, world, device, dict(variables)),
+            args=(config, rank, world, device, dict(variables), role),
             env=env,
             num_gpus=1 if device == "cuda" else 0,
             timeout=timeout,
@@ -267,7 +282,7 @@ def start_trainer(
         leader, *peers = pool.map(start, range(world))
     host = "127.0.0.1" if one_node else ray.util.get_node_ip_address()
     try:
-        result(leader.form.remote(peers, host), timeout, "the trainer")
+        result(leader.form.remote(peers, host), timeout, what)
     except BaseException:
         _end(name, namespace)
         raise
@@ -281,11 +296,11 @@ def _end(name: str, namespace: str) -> None:
 
 
 def trainer_environment(
-    config: RelaxConfig, one_node: bool, variables: Mapping[str, str] = NO_VARIABLES
+    config: RelaxConfig, one_node: bool, variables: Mapping[str, str] = NO_VARIABLES, role: Role = "actor"
 ) -> dict[str, str]:
     """Of every rank: a share of the cores, collectives over loopback where all ranks are on one machine, the run's
     variables, what a rank cannot do without, and then --train-env-vars, which win."""
-    threads = str(max(1, (os.cpu_count() or 1) // trainer_world_size(config)))
+    threads = str(max(1, (os.cpu_count() or 1) // trainer_world_size(config, role)))
     # Passive: threads that spin while they wait take the cores from the engine and from each other.
     env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), "OMP_WAIT_POLICY": "passive"}
     if one_node:

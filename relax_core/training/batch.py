@@ -111,7 +111,7 @@ class TrainingBatch:
             empty = torch.zeros(0, dtype=torch.int64)
             nothing = empty.to(device)
             one = torch.zeros(1, dtype=torch.int64, device=device)
-            return MicroBatch(one, [1], nothing, nothing, empty, response_offsets=one, total_lengths=[])
+            return MicroBatch(one, [1], nothing, nothing, empty, response_offsets=one, total_lengths=[], samples=[])
         chosen = np.asarray(samples, dtype=np.int64)
         starts, lengths = self.tokens.offsets[chosen], self.tokens.lengths[chosen]
         first, responses = self.response_offsets[chosen], np.diff(self.response_offsets)[chosen]
@@ -130,6 +130,7 @@ class TrainingBatch:
             flat=torch.from_numpy(_ranges(first, responses)),
             response_offsets=place(np.append(0, np.cumsum(responses))),
             total_lengths=lengths.tolist(),
+            samples=chosen.tolist(),
         )
 
 
@@ -145,6 +146,7 @@ class MicroBatch:
         flat: int64 [r] on the CPU, their places in the batch's flat tensors.
         response_offsets: int64 [n + 1], where each of the n samples' response tokens begin among the r.
         total_lengths: tokens of each sample with its prompt.
+        samples: numbers of the samples in the batch.
     """
 
     tokens: Tensor
@@ -154,6 +156,7 @@ class MicroBatch:
     flat: Tensor
     response_offsets: Tensor
     total_lengths: list[int]
+    samples: list[int]
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""A rank's model, optimiser, schedule and reference, as they are at version 0.
+"""A rank's model, optimiser, schedule, reference and teacher, as they are at version 0.
 
 Guarantee: the weights are those that ``relax_core.training.origin`` finds, on every layout; what the options freeze has
 no gradient, no optimiser state and no part in the gradient norm.
@@ -8,18 +8,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 from data.errors import UserError
-from relax_core.config.derived import needs_reference
+from relax_core.config.derived import needs_reference, needs_teacher
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.checkpoint import Checkpointer, load_weights
+from relax_core.training.critic import Values, build_critic
 from relax_core.training.distributed import Layout, together
 from relax_core.training.freeze import freeze, freezes
-from relax_core.training.model import ModelShape, build_policy, transformer_config
+from relax_core.training.model import ModelShape, PolicyModel, build_policy, transformer_config
 from relax_core.training.optimizer import build_optimizer
-from relax_core.training.origin import Origin, actor_origin, reference_origin
+from relax_core.training.origin import (
+    Origin,
+    actor_origin,
+    critic_origin,
+    model_folder,
+    reference_origin,
+    teacher_origin,
+)
 from relax_core.training.passes import Passes
+from relax_core.training.readout import Logits, LogProbs, Readout
 from relax_core.training.reference import WeightCopy
+from relax_core.training.roles import Role
 from relax_core.training.schedule import build_schedule
 from relax_core.training.updates import wrap
 from relax_core.weights.export import load_hf
@@ -30,8 +41,9 @@ class Parts:
     """What a rank is made of.
 
     Attributes:
-        model: the policy in Megatron's data-parallel wrapper.
-        reference: None where no loss compares with one.
+        model: the policy, or the critic, in Megatron's data-parallel wrapper.
+        reference: None where nothing compares with one.
+        teacher: None where there is none in the trainer.
     """
 
     model: Any
@@ -40,10 +52,14 @@ class Parts:
     passes: Passes
     checkpointer: Checkpointer
     reference: WeightCopy | None
+    teacher: WeightCopy | None
 
 
-def build_parts(config: RelaxConfig, layout: Layout, device: torch.device) -> Parts:
+def build_parts(config: RelaxConfig, layout: Layout, device: torch.device, role: Role = "actor") -> Parts:
     """Version 0. Collective.
+
+    Args:
+        config: as ``role_config`` makes it.
 
     Raises:
         UserError: a model folder or checkpoint that is not there, damaged or of another shape, or options that do not
@@ -52,37 +68,72 @@ def build_parts(config: RelaxConfig, layout: Layout, device: torch.device) -> Pa
     folder = config.checkpoint.hf_checkpoint
     if folder is None:
         raise UserError("--hf-checkpoint is not set.", "Give the Hugging Face folder of the model.")
-    start = together(lambda: actor_origin(config))
+    start = together(lambda: critic_origin(config) if role == "critic" else actor_origin(config))
     assert start is not None
     shape = ModelShape.from_hf(folder)
     megatron = transformer_config(shape, config)
-    policy = build_policy(shape, megatron, layout.first_stage, layout.last_stage).to(device)
+    policy: PolicyModel
+    if role == "critic":
+        seed = config.optimizer.seed
+        policy = build_critic(shape, megatron, layout.first_stage, layout.last_stage, seed).to(device)
+    else:
+        policy = build_policy(shape, megatron, layout.first_stage, layout.last_stage).to(device)
     freeze(config, policy)
-    reference = _other_reference(config, policy, start)
+    others = together(lambda: _other_origins(config, shape)) or {}
+    copies: dict[str, WeightCopy] = {}
+    for name, origin in others.items():
+        if origin != start:
+            _load(policy, origin)
+            copies[name] = WeightCopy(policy)
     _load(policy, start)
-    if needs_reference(config) and reference is None:
-        reference = WeightCopy(policy)
+    copies |= {name: WeightCopy(policy) for name in others if name not in copies}
     model = wrap(config, megatron, policy)
     optimizer = build_optimizer(config, model)
     megatron.grad_scale_func = optimizer.scale_loss if config.backend.fp16 else None
     schedule = build_schedule(config, optimizer)
     checkpointer = Checkpointer(model, optimizer, schedule, layout, freezes(config))
-    return Parts(model, optimizer, schedule, Passes(config, model, layout, device), checkpointer, reference)
+    passes = Passes(model, _readout(config, model, role), layout, device)
+    return Parts(model, optimizer, schedule, passes, checkpointer, copies.get("reference"), copies.get("teacher"))
 
 
-def _other_reference(config: RelaxConfig, policy: torch.nn.Module, start: Origin) -> WeightCopy | None:
-    """The reference where its weights are not those that the actor starts with."""
-    if not needs_reference(config):
-        return None
-    origin = together(lambda: reference_origin(config))
-    if origin is None or origin == start:
-        return None
-    _load(policy, origin)
-    return WeightCopy(policy)
+def _readout(config: RelaxConfig, model: torch.nn.Module, role: Role) -> Readout:
+    if role == "critic":
+        return Values(model)
+    return (Logits if config.algorithm.loss_type == "custom_loss" else LogProbs)(config, model)
+
+
+def _other_origins(config: RelaxConfig, shape: ModelShape) -> dict[str, Origin]:
+    """Where the weights beside the actor's are.
+
+    Raises:
+        UserError: none are there, or those of a model of another shape than ``shape``.
+    """
+    found: dict[str, Origin] = {}
+    if needs_reference(config):
+        found["reference"] = reference_origin(config)
+    if needs_teacher(config):
+        found["teacher"] = teacher_origin(config)
+    for name, origin in found.items():
+        folder = model_folder(origin)
+        differing = [] if folder is None else shape.differences(ModelShape.from_hf(folder))
+        if differing:
+            option = {"reference": "--ref-load", "teacher": "--opd-teacher-load"}[name]
+            raise UserError(
+                f"{option} {origin.path} has another shape than --hf-checkpoint: {', '.join(differing)}.",
+                f"The trainer computes with one model: a {name} is other weights of the same shape.",
+            )
+    return found
 
 
 def _load(policy: torch.nn.Module, origin: Origin) -> None:
     if origin.iteration is None:
         together(lambda: load_hf(policy, origin.url))
-    else:
+        return
+    try:
         load_weights(policy, origin.url, origin.iteration)
+    except CheckpointException as error:  # on all ranks; it is no Exception
+        reasons = [str(reason).splitlines()[0] for reason, _ in error.failures.values() if str(reason)]
+        raise UserError(
+            f"The checkpoint {origin.path} does not fit the model of --hf-checkpoint: {'; '.join(reasons[:1])}.",
+            "Give a checkpoint of this model.",
+        ) from error

@@ -37,6 +37,7 @@ from relax_core.training.megatron import dist_checkpointing
 from relax_core.training.model import unwrap
 from relax_core.training.reference import WeightCopy
 from relax_core.training.state import Update
+from relax_core.weights.mapping import VALUE_HEAD
 
 __all__ = ["Checkpointer", "load_weights"]
 
@@ -190,16 +191,22 @@ def _complete(store: FileStore, folder: str, content: Mapping[str, Any]) -> int:
 def load_weights(model: torch.nn.Module, url: str, iteration: int) -> None:
     """Take over a checkpoint's weights alone; an optimiser that copies them is made afterwards. Collective.
 
+    A critic takes the body of an actor's checkpoint, and keeps the head that it has.
+
     Raises:
-        UserError: it is not there or incomplete; nothing has been changed then.
+        UserError: it is not there or incomplete, or is a critic's and the model is none; nothing has been changed then.
     """
     store, policy = FileStore(url), unwrap(model)
-    marker = together(lambda: _require_whole(store, iteration))
+    marker = together(lambda: _require_weights(store, iteration, policy.shape.values))
     assert marker is not None
     template = weights_template(policy, marker.get("separate_layers", False))
+    kept = {}
+    if policy.shape.values and marker.get("role") != "critic":
+        kept = {name: value for name, value in policy.state_dict().items() if name.startswith(VALUE_HEAD)}
+        template["model"] = {name: part for name, part in template["model"].items() if not name.startswith(VALUE_HEAD)}
     with _downloaded(store, folder_name(iteration)) as path:
         loaded = dist_checkpointing.load(template, str(path))
-    policy.load_state_dict(loaded["model"], strict=True)
+    policy.load_state_dict(loaded["model"] | kept, strict=True)
 
 
 def _require_whole(store: FileStore, iteration: int) -> dict[str, Any]:
@@ -207,6 +214,14 @@ def _require_whole(store: FileStore, iteration: int) -> dict[str, Any]:
     if marker is None:
         where = store.uri(folder_name(iteration))
         raise UserError(f"The checkpoint {where} is not complete: {problem}.", "Load another one.")
+    return marker
+
+
+def _require_weights(store: FileStore, iteration: int, by_critic: bool) -> dict[str, Any]:
+    marker = _require_whole(store, iteration)
+    if marker.get("role") == "critic" and not by_critic:
+        where = store.uri(folder_name(iteration))
+        raise UserError(f"The checkpoint {where} is a critic's: it has no output layer.", "Give an actor's.")
     return marker
 
 

@@ -133,6 +133,12 @@ def gather_objects(value: Any) -> list[Any]:
     return gathered
 
 
+def gather_parts(value: Any) -> list[Any]:
+    """As ``gather_objects``, of the ranks alone whose values add up: see ``sum_over_ranks``."""
+    counts = mpu.is_pipeline_last_stage() and mpu.get_tensor_model_parallel_rank() == 0
+    return [given for own, given in gather_objects((counts, value)) if own]
+
+
 def _groups() -> Iterable[dist.ProcessGroup]:
     groups = (mpu.get_data_parallel_group(), mpu.get_pipeline_model_parallel_group())
     return [group for group in groups if group.size() > 1]

@@ -1,4 +1,4 @@
-"""Functions of the user in the loss: an importance correction and a reduction of the policy loss.
+"""Functions of the user in the loss: an importance correction, a reduction of the policy loss, or the loss itself.
 
 Guarantee: each is loaded, and checked to be callable as it will be, before anything starts; what it raises is an error
 that names its option. Another source of one is another identity of the update. Importing this module needs no torch.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from data.errors import UserError
@@ -18,10 +19,8 @@ from relax_core.functions import UserFunction, load_function
 if TYPE_CHECKING:
     from relax_core.algorithms.corrections import CorrectionFunction
     from relax_core.algorithms.reduce import ReducerFactory
+    from relax_core.training.custom_loss import CustomLoss
 
-_CORRECTION = (
-    "correct(args, *, pg_loss, train_log_probs, rollout_log_probs, loss_masks, total_lengths, response_lengths)"
-)
 _CORRECTION_GETS = (
     "pg_loss",
     "train_log_probs",
@@ -32,6 +31,7 @@ _CORRECTION_GETS = (
 )
 _CORRECTION = f"correct(args, *, {', '.join(_CORRECTION_GETS)})"
 _REDUCER = "reducer(total_lengths, response_lengths, loss_masks, per_token)"
+_LOSS = "loss(args, batch, logits, sum_of_sample_mean)"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class LossFunctions:
 
     correction: CorrectionFunction | None = None
     reducer: ReducerFactory | None = None
+    loss: CustomLoss | None = None
 
 
 def loss_functions(config: RelaxConfig) -> LossFunctions:
@@ -51,10 +52,11 @@ def loss_functions(config: RelaxConfig) -> LossFunctions:
     from relax_core.algorithms.corrections import user_correction
     from relax_core.algorithms.reduce import with_options
 
-    args, correction, reducer = as_namespace(config), _correction(config), _reducer(config)
+    args, correction, reducer, loss = as_namespace(config), _correction(config), _reducer(config), _loss(config)
     return LossFunctions(
         correction=None if correction is None else user_correction(_told(correction, correction.call), args),
         reducer=None if reducer is None else _told_twice(reducer, with_options(reducer.call, args)),
+        loss=None if loss is None else _told(loss, partial(loss.call, args)),
     )
 
 
@@ -69,7 +71,7 @@ def check_loss_functions(config: RelaxConfig) -> None:
 
 def loss_sources(config: RelaxConfig) -> dict[str, str]:
     """The sources of the functions that decide the update, for the identity of that stage."""
-    functions = [_correction(config), _reducer(config)]
+    functions = [_correction(config), _reducer(config), _loss(config)]
     return {function.option: function.source_hash for function in functions if function is not None}
 
 
@@ -81,6 +83,11 @@ def _correction(config: RelaxConfig) -> UserFunction | None:
 def _reducer(config: RelaxConfig) -> UserFunction | None:
     path, option = config.algorithm.custom_pg_loss_reducer_function_path, "--custom-pg-loss-reducer-function-path"
     return None if not path else _plain(load_function(path, option, _REDUCER, 4))
+
+
+def _loss(config: RelaxConfig) -> UserFunction | None:
+    path, option = config.algorithm.custom_loss_function_path, "--custom-loss-function-path"
+    return None if not path else _plain(load_function(path, option, _LOSS, 4))
 
 
 def _plain(function: UserFunction) -> UserFunction:

@@ -67,6 +67,25 @@ def loss_options(config: RelaxConfig) -> LossOptions:
     )
 
 
+def weigh(batch: TrainingBatch, samples: tuple[int, int], per_token: bool) -> tuple[StepSize, Tensor]:
+    """The size of an optimiser step, and what each token of the batch weighs in it.
+
+    Args:
+        samples: first and last + 1 sample of the step: consecutive samples of the batch.
+        per_token: ``--calculate-per-token-loss``.
+
+    Returns:
+        The size, and float32 [R], 0 outside the step.
+    """
+    offsets = batch.response_offsets[samples[0] : samples[1] + 1]
+    own = slice(int(offsets[0]), int(offsets[-1]))
+    mask = batch.mask[own]
+    size = StepSize(samples[1] - samples[0], int(mask.sum()))
+    weights = torch.zeros(batch.num_response_tokens)
+    weights[own] = step_weights(mask, torch.from_numpy(offsets - offsets[0]), size, per_token=per_token)
+    return size, weights
+
+
 class StepLoss:
     """The loss of one optimiser step.
 
@@ -92,15 +111,11 @@ class StepLoss:
     ) -> None:
         self._batch, self._scores, self._first = batch, scores, first
         options = loss_options(config)
+        size, self.weights = weigh(batch, samples, per_token=options.calculate_per_token_loss)
         offsets = batch.response_offsets[samples[0] : samples[1] + 1]
-        own = slice(int(offsets[0]), int(offsets[-1]))
-        mask, relative = batch.mask[own], torch.from_numpy(offsets - offsets[0])
-        size = StepSize(samples[1] - samples[0], int(mask.sum()))
-        self.weights = torch.zeros(batch.num_response_tokens)
-        self.weights[own] = step_weights(mask, relative, size, per_token=options.calculate_per_token_loss)
-        lengths = batch.tokens.lengths[samples[0] : samples[1]].tolist()
-        zeros = torch.zeros(len(mask))
-        step = self._tokens(zeros, zeros, torch.arange(own.start, own.stop), relative, lengths)
+        flat, relative = torch.arange(int(offsets[0]), int(offsets[-1])), torch.from_numpy(offsets - offsets[0])
+        zeros = torch.zeros(len(flat))
+        step = self._tokens(zeros, zeros, flat, relative, batch.tokens.lengths[samples[0] : samples[1]].tolist())
         probe: CorrectionProbe | None = None
         asked = options.use_tis or options.get_mismatch_metrics
         if asked and functions.correction is not None and scores.trainer is not None:

@@ -173,11 +173,11 @@ def build_policy(shape: ModelShape, config: TransformerConfig, pre_process: bool
         pre_process: the stage holds the embedding; post_process: it holds the final norm and the output layer.
     """
     policy = PolicyModel(shape, config, pre_process, post_process).to(config.params_dtype)
-    _mark_split_weights(policy)
+    mark_split_weights(policy)
     return policy
 
 
-def _mark_split_weights(policy: PolicyModel) -> None:
+def mark_split_weights(policy: PolicyModel) -> None:
     """Say which weights are this rank's part of a larger one.
 
     Megatron does so only where it initialises weights itself, and counts what is not marked once in the gradient norm.

@@ -54,6 +54,17 @@ def actor_origin(config: RelaxConfig) -> Origin:
     return Origin(options.hf_checkpoint)
 
 
+def critic_origin(config: RelaxConfig) -> Origin:
+    """Where the critic's first weights are: --critic-load, else where the actor's are. They may lack a value head.
+
+    Raises:
+        UserError: as ``actor_origin``.
+    """
+    if config.checkpoint.critic_load:
+        return find_origin("--critic-load", config.checkpoint.critic_load)
+    return actor_origin(config)
+
+
 def reference_origin(config: RelaxConfig) -> Origin:
     """Where the reference's weights are: --ref-load, else where the actor's are.
 
@@ -64,6 +75,27 @@ def reference_origin(config: RelaxConfig) -> Origin:
     if options.ref_load:
         return find_origin("--ref-load", options.ref_load, options.ref_ckpt_step)
     return actor_origin(config)
+
+
+def teacher_origin(config: RelaxConfig) -> Origin:
+    """Where the weights of the teacher in the trainer are: --opd-teacher-load.
+
+    Raises:
+        UserError: it is not set, or holds no weights.
+    """
+    options = config.opd
+    if not options.opd_teacher_load:
+        raise UserError("--opd-type megatron needs --opd-teacher-load, the teacher's weights.", "Give it.")
+    return find_origin("--opd-teacher-load", options.opd_teacher_load, options.opd_teacher_ckpt_step)
+
+
+def model_folder(origin: Origin) -> str | None:
+    """The Hugging Face folder that tells the shape of the weights; None where it is gone, or was another machine's."""
+    if origin.iteration is None:
+        return origin.url
+    marker, _ = read_marker(FileStore(origin.url), origin.iteration)
+    folder = (marker or {}).get("hf_checkpoint")
+    return folder if isinstance(folder, str) and (Path(folder) / "config.json").is_file() else None
 
 
 def find_origin(option: str, place: str, step: int | None = None) -> Origin:

@@ -46,6 +46,7 @@ class ModelShape:
         tie: the output layer uses the embedding's weights.
         qkv_bias: query, key and value projections have biases (Qwen2).
         qk_norm: RMSNorm over each query and key head (Qwen3).
+        values: in place of the output layer the model has a head that gives one value for each token.
     """
 
     family: Family
@@ -63,6 +64,7 @@ class ModelShape:
     qkv_bias: bool
     qk_norm: bool
     max_positions: int
+    values: bool = False
 
     @classmethod
     def from_hf(cls, folder: str | Path) -> "ModelShape":
@@ -122,6 +124,10 @@ class ModelShape:
         if shape.head_dim % 2:
             raise UserError(f"{where}: head_dim={shape.head_dim} is odd, and rotary positions need pairs.")
         return shape
+
+    def differences(self, other: "ModelShape") -> list[str]:
+        """What makes the other one another model: fields that differ, but for the length that samples may have."""
+        return [name for name in vars(self) if name != "max_positions" and getattr(self, name) != getattr(other, name)]
 
     def check_parallel(self, tensor: int, pipeline: int) -> None:
         """Refuse sizes of tensor and pipeline parallelism that do not divide the model evenly.

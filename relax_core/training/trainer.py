@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -25,7 +26,8 @@ from data.store import RunStore, TableRef
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import INPUTS, TrainingBatch
 from relax_core.training.build import Parts, build_parts
-from relax_core.training.distributed import Layout, join, seed_all, together
+from relax_core.training.critic import ValueStep, explained_variance
+from relax_core.training.distributed import Layout, gather_parts, join, seed_all, together
 from relax_core.training.errors import VersionMismatch
 from relax_core.training.hooks import loss_functions
 from relax_core.training.loss import Scores
@@ -33,8 +35,10 @@ from relax_core.training.matmul_cpu import use_fastest_matmul
 from relax_core.training.optimizer import follow_options
 from relax_core.training.push import push
 from relax_core.training.reference import WeightCopy
-from relax_core.training.state import TrainResult, VersionGate
-from relax_core.training.updates import apply_updates
+from relax_core.training.roles import Role, actor_rests, role_config
+from relax_core.training.state import TrainResult, Update, VersionGate
+from relax_core.training.step_loss import make_step_loss
+from relax_core.training.updates import Applied, MakeStep, apply_updates
 from relax_core.training.work import divide, own_micro_batches
 from relax_core.weights.export import save_hf
 from relax_core.weights.label import weight_label
@@ -62,10 +66,13 @@ class Trainer:
         config: resolved options.
         rank, world_size: of the trainer's ranks.
         device: ``cpu`` or ``cuda`` (the one device that this process may use).
+        role: which of the run's models it trains.
     """
 
-    def __init__(self, config: RelaxConfig, rank: int, world_size: int, device: str = "cpu") -> None:
-        self.config, self.rank, self.world_size = config, rank, world_size
+    def __init__(
+        self, config: RelaxConfig, rank: int, world_size: int, device: str = "cpu", role: Role = "actor"
+    ) -> None:
+        self.config, self.role, self.rank, self.world_size = role_config(config, role), role, rank, world_size
         self.device = torch.device(device if device == "cpu" or ":" in device else f"{device}:0")
         self._gate = VersionGate()
         self._layout: Layout | None = None
@@ -83,7 +90,7 @@ class Trainer:
         self._layout = join(self.config, self.rank, self.world_size, self.device, init_method)
 
     def initialise(self) -> None:
-        """Go to version 0: the weights that the run starts from, a fresh optimiser, the reference if one is used.
+        """Go to version 0: the weights that the run starts from, a fresh optimiser, reference and teacher where used.
 
         Raises:
             UserError: a model folder or checkpoint that is not there, damaged or of another shape.
@@ -92,7 +99,7 @@ class Trainer:
             self._finish_save()
             self._built = None  # before the new ones: two models may not fit
             seed_all(self.config.optimizer.seed)
-            self._built = build_parts(self.config, self.layout, self.device)
+            self._built = build_parts(self.config, self.layout, self.device, self.role)
             self._checkpoint = None
             self._gate.reset()
 
@@ -111,7 +118,7 @@ class Trainer:
 
     @property
     def model(self) -> torch.nn.Module:
-        """The policy in Megatron's data-parallel wrapper."""
+        """The policy, or the critic, in Megatron's data-parallel wrapper."""
         return self._parts.model
 
     def status(self) -> dict[str, Any]:
@@ -132,13 +139,14 @@ class Trainer:
     # -- training ------------------------------------------------------------------------------------------------
 
     def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str = "") -> TrainResult:
-        """Train on a stored batch, once.
+        """Train on a stored batch, once. An actor that rests (``roles.actor_rests``) becomes ``target`` as it is.
 
         The batch is divided in file order into ``--num-steps-per-rollout`` optimiser steps. The old policy of the
         ratio is, in this order: the current one itself (``--true-on-policy-mode``: the ratio is 1 in every step); the
         engine's (``--use-rollout-logprobs``); with one optimiser step the current one itself, which has the same
         weights; else the trainer's own from a pass before the first step. That pass is
-        made also where ``--use-tis`` or ``--get-mismatch-metrics`` compares it with the engine's log-probs.
+        made also where ``--use-tis`` or ``--get-mismatch-metrics`` compares it with the engine's log-probs, and is not
+        where ``--disable-compute-advantages-and-returns`` says that no ratio weights advantages.
 
         Args:
             base, target: versions before and after; ``target`` is ``base + 1``.
@@ -160,14 +168,10 @@ class Trainer:
             if done is not None:
                 return done
             clock, parts, interval = _Clock(), self._parts, self.config.algorithm.ref_update_interval
-            functions = together(lambda: loss_functions(self.config))
-            assert functions is not None
-            with clock.phase("read"):
-                data = self._read(batch, store_url)
-                work = divide(self.config, self.layout, data)
-            scores = self._scores(data, clock, updates=len(work))
             with self._gate.updating() as update:
-                applied = apply_updates(self.config, parts, data, work, scores, functions, target, update, clock.phase)
+                applied, tokens = Applied({}, 0), 0
+                if self.role == "critic" or not actor_rests(self.config, base):
+                    applied, tokens = self._learn(target, batch, store_url, clock, update)
                 if interval is not None and parts.reference is not None and target % interval == 0:
                     parts.reference.take(parts.model)
                 result = TrainResult(
@@ -176,11 +180,29 @@ class Trainer:
                     weights_id=weights_id,
                     optimizer_step=self._gate.optimizer_step + applied.steps,
                     metrics=applied.metrics,
-                    tokens=len(data.tokens.values),
+                    tokens=tokens,
                     seconds=clock.seconds,
                 )
                 self._gate.commit(result)
             return result
+
+    def _learn(
+        self, target: int, batch: TableRef, store_url: str, clock: _Clock, update: Update
+    ) -> tuple[Applied, int]:
+        """The optimiser steps of an update, and the tokens of its batch."""
+        functions = together(lambda: loss_functions(self.config))
+        assert functions is not None
+        with clock.phase("read"):
+            data = self._read(batch, store_url)
+            work = divide(self.config, self.layout, data, self.role)
+        make_step: MakeStep = partial(ValueStep, self.config, data)
+        if self.role == "actor":
+            scores = self._scores(data, clock, updates=len(work))
+            make_step = make_step_loss(self.config, data, scores, functions, gather_parts)
+        applied = apply_updates(self.config, self._parts, data, work, make_step, target, update, clock.phase)
+        if self.role == "critic":
+            applied.metrics.update(explained_variance(data))
+        return applied, len(data.tokens.values)
 
     def log_probs(self, batch: TableRef, store_url: str) -> Ragged:
         """Log-probability of every response token under the present weights, float32, rows as in the batch."""
@@ -196,7 +218,8 @@ class Trainer:
 
         Args:
             version: which the weights must be.
-            columns: of ``old_log_probs`` (the present weights) and ``ref_log_probs`` (the reference's).
+            columns: of a critic ``values``; of a policy ``old_log_probs`` (the present weights), ``ref_log_probs`` (the
+                reference's) and ``teacher_log_probs`` (those of the teacher in the trainer).
             weights_id: the caller's name for these weights.
 
         Returns:
@@ -218,9 +241,9 @@ class Trainer:
 
     def _weights_of(self, column: str) -> AbstractContextManager[None]:
         """The model with the weights that a column of ``FORWARD`` is computed with."""
-        if column == "old_log_probs":
+        if column == ("values" if self.role == "critic" else "old_log_probs"):
             return nullcontext()
-        copies = {"ref_log_probs": self._parts.reference}
+        copies = {"ref_log_probs": self._parts.reference, "teacher_log_probs": self._parts.teacher}
         copy = copies.get(column)
         if copy is None:
             raise ValueError(f"this trainer has no weights for {column}")
@@ -242,8 +265,9 @@ class Trainer:
         itself = self.config.backend.true_on_policy_mode
         engines = algorithm.use_rollout_logprobs and not itself
         compares = algorithm.use_tis or algorithm.get_mismatch_metrics
+        moves = updates > 1 and not algorithm.disable_compute_advantages_and_returns  # else there is no ratio
         trainer, reference = data.stored.get("old_log_probs"), None
-        if trainer is None and (compares or (not engines and not itself and updates > 1)):
+        if trainer is None and (compares or (not engines and not itself and moves)):
             with clock.phase("old_log_probs"):
                 trainer = self._passes_over(data)
         if algorithm.use_kl_loss:
@@ -275,6 +299,7 @@ class Trainer:
             if last is None:
                 raise VersionMismatch(iteration + 1, self._gate.version, "nothing has been trained yet")
             state = {
+                "role": self.role,
                 "version": self._gate.version,
                 "optimizer_step": self._gate.optimizer_step,
                 "weights_id": last.weights_id,

@@ -17,8 +17,6 @@ import torch
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import TrainingBatch
 from relax_core.training.errors import NonFiniteUpdate
-from relax_core.training.hooks import LossFunctions
-from relax_core.training.loss import Scores, StepLoss
 from relax_core.training.megatron import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -34,11 +32,15 @@ from relax_core.training.optimizer import (
     may_lower_scale,
     reset_moments,
 )
+from relax_core.training.readout import Step
 from relax_core.training.state import Update
 from relax_core.training.work import Work
 
 if TYPE_CHECKING:
     from relax_core.training.build import Parts
+
+MakeStep = Callable[[tuple[int, int], bool], Step]
+"""Makes the loss of an optimiser step from its samples (first and last + 1) and whether it is the rollout's first."""
 
 TAKEN = ("grad_norm", "lr")
 """Metrics that only a step which was taken has."""
@@ -92,8 +94,7 @@ def apply_updates(
     parts: "Parts",
     batch: TrainingBatch,
     work: Sequence[Work],
-    scores: Scores,
-    functions: LossFunctions,
+    make_step: MakeStep,
     target: int,
     update: Update,
     phase: Callable[[str], AbstractContextManager[None]],
@@ -102,7 +103,7 @@ def apply_updates(
 
     Args:
         work: one for each optimiser step.
-        functions: of the user, in the loss.
+        make_step: the loss of each, which fits the readout of ``parts.passes``.
         target: version that they make, for the error's text.
         update: told when the first weight is about to change.
         phase: measures the time spent in a named phase.
@@ -114,7 +115,7 @@ def apply_updates(
         reset_moments(parts.optimizer)
     rows: list[dict[str, float]] = []
     for number, part in enumerate(work):
-        step = StepLoss(config, batch, scores, part.samples, number == 0, functions)
+        step = make_step(part.samples, number == 0)
         with phase("forward_backward"):
             parts.model.zero_grad_buffer()
             parts.optimizer.zero_grad()

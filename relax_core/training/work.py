@@ -14,6 +14,7 @@ from data.errors import UserError
 from relax_core.batching.plan import UpdatePlan, plan_updates
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import TrainingBatch
+from relax_core.training.roles import Role
 
 MicroBatches = Sequence[Sequence[int]]
 """Sample numbers of each of a rank's micro-batches."""
@@ -53,12 +54,12 @@ def steps_per_rollout(config: RelaxConfig) -> int:
     return max(samples // batch.global_batch_size, 1) if batch.global_batch_size else 1
 
 
-def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch) -> list[Work]:
+def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch, role: Role = "actor") -> list[Work]:
     """The optimiser steps of a batch, in file order.
 
     A sample whose advantages are all 0 (a group of equal rewards) or that is masked has no gradient unless entropy or
-    KL are in the loss, or a function of the user makes it: it then goes through the model forward only, which is a
-    third of the work.
+    KL are in the loss, a function of the user makes it, or the loss reads no advantages: it then goes through the model
+    forward only, which is a third of the work. A critic learns from every sample.
 
     Raises:
         UserError: a number of samples that ``--global-batch-size`` does not divide, or too few of them.
@@ -71,7 +72,8 @@ def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch) -> li
         )
     options = config.algorithm
     own_loss = options.custom_tis_function_path or options.custom_pg_loss_reducer_function_path  # it may do anything
-    only_signal = options.entropy_coef == 0 and not options.use_kl_loss and not own_loss
+    plain = role == "actor" and options.loss_type == "policy_loss" and not own_loss
+    only_signal = plain and options.entropy_coef == 0 and not options.use_kl_loss
     learns = batch.has_signal() if only_signal else np.ones(len(batch), dtype=bool)
     work = []
     for plan in _plans(config, place, batch, range(len(batch)), updates):

@@ -5,6 +5,7 @@ trip is bit-exact (in one type), under any data, tensor and pipeline parallelism
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,30 +15,33 @@ from torch import Tensor
 from relax_core.training.megatron import mpu
 from relax_core.training.model import unwrap
 from relax_core.weights.huggingface import SHARD_BYTES, HfWeights, write_folder
-from relax_core.weights.mapping import Entry, blocks, hf_shapes, join, merge, split, tied_copy
+from relax_core.weights.mapping import VALUE_HEAD, Entry, blocks, hf_shapes, join, merge, split, tied_copy
 
 
 @torch.no_grad()
 def load_hf(model: torch.nn.Module, folder: str | Path) -> None:
     """Fill this rank's parameters from a Hugging Face folder. No communication: every rank reads its own part.
 
+    A critic takes the body: it has no output layer, and keeps the head that it has.
+
     An optimiser that keeps copies of the parameters must read them again afterwards (``reload_model_params``).
 
     Args:
-        model: a policy stage, or Megatron's wrapper of one.
+        model: a stage of a policy or critic, or Megatron's wrapper of one.
 
     Raises:
         UserError: the folder does not fit the model; nothing has been changed then.
     """
     policy = unwrap(model)
     shape, stages = policy.shape, mpu.get_pipeline_model_parallel_world_size()
-    weights = HfWeights(folder, shape)
+    weights = HfWeights(folder, replace(shape, values=False))
     stage = mpu.get_pipeline_model_parallel_rank()
     rank, ranks = mpu.get_tensor_model_parallel_rank(), mpu.get_tensor_model_parallel_world_size()
     entries = [entry for owner, block in blocks(shape, stages) if owner == stage for entry in block]
-    if shape.tie and 0 < stage == stages - 1:
+    entries = [entry for entry in entries if not entry.megatron.startswith(VALUE_HEAD)]
+    if shape.tie and not shape.values and 0 < stage == stages - 1:
         entries.append(tied_copy())
-    parameters = dict(policy.named_parameters())
+    parameters = {name: value for name, value in policy.named_parameters() if not name.startswith(VALUE_HEAD)}
     for entry in entries:
         parts = [weights.read(name, entry.cut, rank, ranks) for name in entry.hf]
         parameters.pop(entry.megatron).copy_(join(entry, parts, shape))
@@ -85,6 +89,8 @@ def iter_hf(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def save_hf(model: torch.nn.Module, source: str | Path, out: str | Path, shard_bytes: int = SHARD_BYTES) -> None:
     """Export the model as a Hugging Face folder. Collective like :func:`iter_hf`; global rank 0 writes.
+
+    A critic becomes a model for token classification with one label, the value.
 
     Args:
         source: folder whose config.json and tokenizer are taken over: that of the model's first weights.

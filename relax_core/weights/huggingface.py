@@ -18,10 +18,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from data.errors import UserError
-from relax_core.training.shape import ModelShape, hf_folder, read_config
+from relax_core.training.shape import Family, ModelShape, hf_folder, read_config
 from relax_core.weights.mapping import hf_shapes
 
 SHARD_BYTES = 5 * 10**9
+_WITH_VALUES: dict[Family, str] = {
+    "llama": "LlamaForTokenClassification",
+    "qwen2": "Qwen2ForTokenClassification",
+    "qwen3": "Qwen3ForTokenClassification",
+}
+"""transformers' class of a model with a value for each token."""
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json", ".md")
 
@@ -125,7 +131,7 @@ def write_folder(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     _write_shards(tensors, [list(shard) for shard in plan], partial, total)
-    _write_rest(source, partial, dtype)
+    _write_rest(source, partial, dtype, shape)
     _put_in_place(partial, out)
 
 
@@ -189,9 +195,11 @@ def _write_shards(tensors: Iterable[tuple[str, Tensor]], shards: list[list[str]]
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
-def _write_rest(source: Path, folder: Path, dtype: torch.dtype) -> None:
+def _write_rest(source: Path, folder: Path, dtype: torch.dtype, shape: ModelShape) -> None:
     """config.json with the type of the weights, and the source's tokenizer and other small files."""
     config = read_config(source)
+    if shape.values:  # one label, which is the value
+        config |= {"architectures": [_WITH_VALUES[shape.family]], "id2label": {"0": "value"}, "label2id": {"value": 0}}
     for key in {"dtype", *(key for key in ("torch_dtype",) if key in config)}:
         config[key] = str(dtype).removeprefix("torch.")
     (folder / "config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")

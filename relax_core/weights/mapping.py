@@ -19,6 +19,9 @@ from relax_core.training.shape import ModelShape
 
 Kind = Literal["whole", "rows", "columns", "qkv", "gate_up"]
 
+VALUE_HEAD = "value_head."
+"""What the names of the parameters begin with that a critic has in place of the output layer."""
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -79,9 +82,12 @@ def layer_block(shape: ModelShape, layer: int, local: int) -> list[Entry]:
 
 
 def head_block(shape: ModelShape) -> list[Entry]:
-    """The entries of the last stage's end: the final norm, and the output layer where it has weights of its own."""
+    """The entries of the last stage's end: the final norm, and the output layer where it has weights of its own; or the
+    head of values, under the names that transformers' models for token classification have."""
     entries = [Entry("decoder.final_layernorm.weight", ("model.norm.weight",), "whole")]
-    if not shape.tie:
+    if shape.values:
+        entries += [Entry(f"{VALUE_HEAD}{part}", (f"score.{part}",), "whole") for part in ("weight", "bias")]
+    elif not shape.tie:
         entries.append(Entry("output_layer.weight", ("lm_head.weight",), "rows"))
     return entries
 
@@ -108,6 +114,8 @@ def hf_shapes(shape: ModelShape) -> dict[str, tuple[int, ...]]:
     by_ending = {
         "embed_tokens.weight": (shape.vocab, shape.hidden),
         "lm_head.weight": (shape.vocab, shape.hidden),
+        "score.weight": (1, shape.hidden),
+        "score.bias": (1,),
         "q_proj.weight": (inner, shape.hidden),
         "k_proj.weight": (kv_inner, shape.hidden),
         "v_proj.weight": (kv_inner, shape.hidden),

@@ -84,15 +84,15 @@ def standing(relax_home: Path) -> Iterator[None]:
         os.environ["PREFECT_API_URL"] = before
 
 
-def engine_processes(folder: Path) -> list[psutil.Process]:
-    """Actor processes of the run in this folder: found by name, ended by id."""
+def engine_processes(folder: Path, actor: str = "") -> list[psutil.Process]:
+    """Actor processes of the run in this folder, or that of one actor: found by name, ended by id."""
     import ray
 
     from relax_core.cluster.head import connected
     from relax_core.run.session import run_id
 
     with connected():
-        prefix = run_id(str(folder / "run"))
+        prefix = f"{run_id(str(folder / 'run'))}.{actor}"
         names = [row["name"] for row in ray.util.list_named_actors(all_namespaces=True)]
         handles = [ray.get_actor(name, namespace="relax") for name in names if name.startswith(prefix)]
         pids = ray.get([handle.__ray_call__.remote(lambda _: os.getpid()) for handle in handles], timeout=60)
@@ -135,6 +135,50 @@ def test_killed_in_every_way_the_run_ends_with_the_same_bits(
         for name in ("rollout", "reward", "batch"):
             path = f"steps/{step:06d}/{name}.parquet"
             assert runner.store.read_bytes(path) == uninterrupted.store.read_bytes(path), path
+
+
+def ppo(folder: Path, model: Path, prompts: Path) -> dict[str, Any]:
+    """Three steps of PPO, of which the last is saved."""
+    settings = config(folder, model, prompts)
+    del settings["checkpoint"]["save_interval"], settings["eval"]
+    settings["rollout"]["num_rollout"] = 3
+    settings["algorithm"] = {"advantage_estimator": "ppo", "gamma": 0.99, "lambd": 0.95, "critic_lr": 2e-3}
+    settings["cluster"] = {"resource": {"actor": (1, 1), "rollout": (1, 1), "critic": (1, 1), "advantages": (1, 0)}}
+    return settings
+
+
+def test_a_run_with_a_critic_ends_with_the_same_bits_whatever_is_killed(
+    tmp_path: Path, standing: None, tiny_model: Path, sums: Path
+) -> None:
+    folders = [tmp_path / name for name in ("alone", "killed")]
+    for folder in folders:
+        folder.mkdir()
+    alone, runner = (Runner(folder, ppo(folder, tiny_model, sums)) for folder in folders)
+    assert alone.go() == 0, alone.output[-3000:]
+    assert "the critic starts from the model" in alone.output
+
+    runner.kill_at("0:train_critic:leave")
+    runner.kill_at("1:train:10")
+    runner.kill_at("2:train_critic:enter")
+    (critic,) = engine_processes(runner.folder, "critic-rank-0")
+    critic.kill()  # the actor lives: only the critic learns the first two steps again
+    assert runner.go() == 0, runner.output[-3000:]
+    assert "training the critic again on the stored batch of step 1" in runner.output
+    assert "training again on the stored batch" not in runner.output
+
+    last = "hf-2/model.safetensors"
+    assert (runner.folder / last).read_bytes() == (alone.folder / last).read_bytes()
+    for step in range(3):
+        for name in ("rollout", "forward", "batch"):
+            path = f"steps/{step:06d}/{name}.parquet"
+            assert runner.store.read_bytes(path) == alone.store.read_bytes(path), path
+        mine, theirs = (each.store.read_manifest(step) for each in (runner, alone))
+        assert mine is not None
+        assert theirs is not None
+        of_critic = {name: value for name, value in theirs["metrics"].items() if name.startswith("critic/")}
+        assert of_critic["critic/grad_norm"] > 0
+        assert of_critic.items() <= mine["metrics"].items()
+        assert mine["critic"]["id"] == theirs["critic"]["id"]
 
 
 def test_a_finished_run_is_complete_and_exits_0_without_engines(uninterrupted: Runner) -> None:

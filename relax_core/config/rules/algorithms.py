@@ -22,12 +22,27 @@ _CRITIC = (
     "critic_lr",
     "critic_lr_warmup_iters",
 )
+_CHANGE_ADVANTAGES = ("kl_coef", "normalize_advantages", "use_opd")
+_OF_THE_POLICY_LOSS = (
+    "custom_tis_function_path",
+    "custom_pg_loss_reducer_function_path",
+    "get_mismatch_metrics",
+    "use_opsm",
+)
 _PATTERNS = ("only_train_params_name_list", "freeze_params_name_list")
 
 
 def _taking(option: str) -> str:
     """The estimators that read an option."""
     return estimator_text(lambda spec: option in (*spec.advantage_options, *spec.loss_options))
+
+
+def _change_no_advantages(values: Values) -> Iterator[dict[str, Any]]:
+    if not values.disable_compute_advantages_and_returns or not is_rl(values):
+        return
+    if estimator(values).needs_critic:
+        yield {"what": f"--advantage-estimator {values.advantage_estimator}"}
+    yield from ({"what": f"--{name.replace('_', '-')}"} for name in _CHANGE_ADVANTAGES if values[name])
 
 
 def _bad_patterns(values: Values) -> Iterator[dict[str, Any]]:
@@ -99,6 +114,22 @@ RULES: tuple[Rule, ...] = (
         broken=lambda v: v.disable_compute_advantages_and_returns and v.loss_type == "policy_loss",
         message="leaves the policy loss without the advantages that it weights.",
         fix="Leave it out, or use --loss-type custom_loss or sft.",
+    ),
+    Rule(
+        name="no-advantages-to-change",
+        option="disable_compute_advantages_and_returns",
+        reads=("disable_compute_advantages_and_returns", "loss_type", "advantage_estimator", *_CHANGE_ADVANTAGES),
+        each=_change_no_advantages,
+        message="leaves {what} without the advantages that it would change.",
+        fix="Leave one out.",
+    ),
+    idle(
+        "parts-of-the-policy-loss",
+        _OF_THE_POLICY_LOSS,
+        ("loss_type",),
+        lambda v: v.loss_type == "custom_loss",
+        "is a part of the policy loss: it does nothing in --loss-type custom_loss.",
+        "Leave it out.",
     ),
     idle(
         "clipping-needs-a-ratio",

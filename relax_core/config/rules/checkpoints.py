@@ -6,7 +6,7 @@ Guarantee: a step that is asked for and is not there, as far as this machine can
 from typing import Any
 
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.kinds import estimator, fills, has_iteration, is_model, is_rl, newest_iteration
+from relax_core.config.rules.kinds import estimator, fills, is_model, is_rl, newest_iteration
 from relax_core.config.values import Values
 
 
@@ -28,6 +28,11 @@ def _one_step(values: Values) -> list[dict[str, Any]]:
         return []
     saved, fresh = ("critic", "actor") if actor is None else ("actor", "critic")
     return [{"saved": saved, "fresh": fresh, "step": critic if actor is None else actor}]
+
+
+def _actors_place(values: Values) -> str:
+    """Where the actor is saved. Reads ``save`` and ``run_dir``."""
+    return str(values.save or f"{str(values.run_dir).rstrip('/')}/checkpoints").rstrip("/")
 
 
 RULES: tuple[Rule, ...] = (
@@ -100,15 +105,12 @@ RULES: tuple[Rule, ...] = (
         message="needs --opd-teacher-load, the folder of its checkpoints.",
     ),
     Rule(
-        name="teacher-step-exists",
+        name="a-teacher-model-has-no-steps",
         option="opd_teacher_ckpt_step",
         reads=("use_opd", "opd_teacher_ckpt_step", "opd_teacher_load"),
-        broken=lambda v: (
-            v.use_opd
-            and v.opd_teacher_ckpt_step is not None
-            and has_iteration(v.opd_teacher_load, v.opd_teacher_ckpt_step) is False
-        ),
-        message="is no step of the checkpoints in --opd-teacher-load {opd_teacher_load}.",
+        broken=lambda v: v.use_opd and v.opd_teacher_ckpt_step is not None and is_model(v.opd_teacher_load),
+        message="chooses among checkpoints, and --opd-teacher-load {opd_teacher_load} is one model.",
+        fix="Leave it out.",
     ),
     Rule(
         name="load-starts-at-step-0",
@@ -147,19 +149,11 @@ RULES: tuple[Rule, ...] = (
         severity="warning",
     ),
     Rule(
-        name="critic-is-saved",
-        option="critic_save",
-        reads=("critic_save", "advantage_estimator", "loss_type"),
-        broken=lambda v: is_rl(v) and estimator(v).needs_critic and v.critic_save is None,
-        message="is not set: the critic is not saved, and this run cannot go on from its checkpoints.",
-        severity="warning",
-    ),
-    Rule(
         name="saves-do-not-meet",
         option="critic_save",
-        reads=("critic_save", "save"),
-        broken=lambda v: v.critic_save is not None and v.critic_save == v.save,
-        message="is --save too: the critic's checkpoints would replace the actor's.",
+        reads=("critic_save", "save", "run_dir"),
+        broken=lambda v: v.critic_save is not None and v.critic_save.rstrip("/") == _actors_place(v),
+        message="is where the actor is saved too: the critic's checkpoints would replace the actor's.",
         fix="Give it a folder of its own.",
     ),
     Rule(

@@ -7,6 +7,7 @@ itself, is told.
 from collections.abc import Iterator
 from typing import Any
 
+from relax_core.algorithms.forward import forward_needs
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.kinds import fills, idle, is_rl
 from relax_core.config.values import Values
@@ -21,6 +22,17 @@ _PROFILER = (
 )
 _MEMORY = ("memory_snapshot_path", "memory_snapshot_dir", "memory_snapshot_num_steps", "memory_recorder")
 
+_PASSES = (
+    "loss_type",
+    "advantage_estimator",
+    "kl_coef",
+    "use_opd",
+    "opd_type",
+    "use_rollout_logprobs",
+    "disable_compute_advantages_and_returns",
+)
+"""What ``_needs_trainers`` reads."""
+
 PLACEHOLDERS: dict[str, tuple[str, ...]] = {
     "load_debug_rollout_data": ("rollout_id",),
     "save_debug_rollout_data": ("rollout_id",),
@@ -33,6 +45,12 @@ DUMPS = {
     "save_debug_train_data": "train_data/{rollout_id}_{rank}.pt",
 }
 """Option -> its path in the folder of ``--dump-details``."""
+
+
+def _needs_trainers(values: Values) -> bool:
+    """Whether the advantages need a pass of the policy, the reference or the critic. Reads ``_PASSES``."""
+    needs = forward_needs(values.config)
+    return is_rl(values) and bool(needs.policy or needs.critic)
 
 
 def _bad_placeholders(values: Values) -> Iterator[dict[str, Any]]:
@@ -96,6 +114,15 @@ RULES: tuple[Rule, ...] = (
         broken=lambda v: v.debug_rollout_only and v.debug_train_only,
         message="cannot be used with --debug-train-only: nothing would be left to do.",
         fix="Leave one out.",
+    ),
+    Rule(
+        name="no-advantages-without-their-models",
+        option="debug_rollout_only",
+        reads=("debug_rollout_only", *_PASSES),
+        broken=lambda v: v.debug_rollout_only and _needs_trainers(v),
+        message="makes samples and scores, but no advantages: those of this configuration need passes of models that it"
+        " does not start.",
+        severity="warning",
     ),
     Rule(
         name="training-alone-has-data",

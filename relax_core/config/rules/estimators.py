@@ -51,7 +51,7 @@ def _rule(demand: Demand, names: list[str]) -> Rule:
         broken=broken,
         message=demand.reason,
         fix=demand.fix,
-        shows=demand.allowed != (True,),  # of a switch that is required, the flag says it all
+        shows=not any(value is True for value in demand.allowed or ()),  # the flag of a switch says it all
     )
 
 

@@ -37,7 +37,7 @@ MAX_CONTEXT, MAX_RESPONSE = 8192, 4096
 
 _SERVER = "sglang_"
 _CONFIGS = {"genrm_engine_config": ENGINE, "genrm_sampling_config": SAMPLING}
-_OPTIONS = ("genrm_num_gpus", "genrm_num_gpus_per_engine", *_CONFIGS)
+_OPTIONS = ("genrm_num_gpus", "genrm_num_gpus_per_engine", "genrm_template", *_CONFIGS)
 
 
 def _server_argument(option: str, key: str) -> Option | None:
@@ -117,6 +117,16 @@ def _devices(values: Values) -> int:
     return int(of_role or values.genrm_num_gpus)
 
 
+def _sizes(values: Values) -> list[dict[str, Any]]:
+    """Pipeline and data-parallel sizes that do not divide an engine's devices."""
+    given, devices = values.genrm_engine_config, values.genrm_num_gpus_per_engine
+    pipeline, copies = _number(given, "pp_size", 1), _number(given, "dp_size", 1)
+    if (given or {}).get("enable_dp_attention"):
+        copies = 1  # its copies are among the tensor-parallel ranks
+    product = int(pipeline * copies)
+    return [{"product": product}] if values.genrm_model_path and product > 0 and devices % product else []
+
+
 def _disagreement(values: Values) -> list[dict[str, Any]]:
     role, option = values.devices("genrm"), values.genrm_num_gpus
     return [{"role": role}] if values.genrm_model_path and role > 0 and option not in (1, role) else []
@@ -192,6 +202,13 @@ RULES: tuple[Rule, ...] = (
             else []
         ),
         message="does not divide the {judge} devices of the judge.",
+    ),
+    Rule(
+        name="judge-parallel-sizes-fit-an-engine",
+        option="genrm_num_gpus_per_engine",
+        reads=("genrm_model_path", "genrm_num_gpus_per_engine", "genrm_engine_config"),
+        each=_sizes,
+        message="is not divided by the {product} of pp_size times dp_size in --genrm-engine-config.",
     ),
     Rule(
         name="judge-devices-agree",

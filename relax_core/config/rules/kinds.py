@@ -108,14 +108,6 @@ def is_model(folder: object) -> bool:
     return path is not None and os.path.isfile(os.path.join(path, "config.json"))
 
 
-def has_iteration(folder: object, step: int) -> bool | None:
-    """Whether a local folder of Megatron checkpoints has one of this step; None where that cannot be told."""
-    path = local(folder)
-    if path is None or not os.path.isdir(path):
-        return None
-    return os.path.isdir(os.path.join(path, f"iter_{step:07d}"))
-
-
 def newest_iteration(folder: object) -> int | None:
     """The step that the tracker of a local folder of Megatron checkpoints names; None where it names none."""
     path = local(folder)

@@ -65,6 +65,13 @@ def _late_warmups(v: Values) -> Iterator[dict[str, Any]]:
             yield {"option": name, "total": total}
 
 
+def _low_critic_rates(v: Values) -> Iterator[dict[str, Any]]:
+    if estimator(v).needs_critic and v.critic_lr is not None and v.critic_lr != v.lr:
+        for name in ("min_lr", "lr_warmup_init"):
+            if v.critic_lr < v[name]:
+                yield {"flag": f"--{name.replace('_', '-')}", "least": v[name]}
+
+
 def _lone_weight_decays(values: Values) -> Iterator[dict[str, Any]]:
     if values.weight_decay_incr_style == "constant":
         for name in ("start_weight_decay", "end_weight_decay"):
@@ -86,6 +93,13 @@ RULES: tuple[Rule, ...] = (
         reads=("lr_warmup_init", "lr"),
         broken=lambda v: v.lr_warmup_init > v.lr,
         message="is above --lr {lr}.",
+    ),
+    Rule(
+        name="critics-rate-is-no-lower-than-the-schedule",
+        option="critic_lr",
+        reads=("critic_lr", "lr", "min_lr", "lr_warmup_init", "advantage_estimator"),
+        each=_low_critic_rates,
+        message="is below {flag} {least}, with which its schedule begins or ends.",
     ),
     Rule(
         name="warm-up-has-one-length",

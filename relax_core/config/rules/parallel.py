@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from relax_core.config.rules.base import Rule
+from relax_core.config.rules.kinds import estimator
 from relax_core.config.values import SIZE_READS, Values
 
 _SPLIT = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
@@ -15,10 +16,20 @@ _RECOMPUTE = ("recompute_granularity", "recompute_method", "recompute_num_layers
 
 
 def _uneven_world(v: Values) -> list[dict[str, Any]]:
+    return _uneven(v, v.world)
+
+
+def _uneven_critic(v: Values) -> list[dict[str, Any]]:
+    devices = v.devices("critic") if estimator(v).needs_critic else 0
+    return [{"value": f"critic {devices}", **place} for place in _uneven(v, devices)]
+
+
+def _uneven(v: Values, devices: int) -> list[dict[str, Any]]:
+    """What does not divide the devices of a role that trains."""
     context = v.context_parallel_size
-    ranks = v.model_parallel * context
+    ranks = v.tensor_model_parallel_size * v.pipeline_model_parallel_size * context
     shown = f" x context {context}" if context > 1 else ""
-    return [{"context": shown, "ranks": ranks}] if v.world % ranks else []
+    return [{"context": shown, "ranks": ranks}] if devices % ranks else []
 
 
 def _uneven_experts(v: Values) -> list[dict[str, Any]]:
@@ -47,6 +58,15 @@ RULES: tuple[Rule, ...] = (
         message="tensor {tensor_model_parallel_size} x pipeline {pipeline_model_parallel_size}{context} = {ranks}"
         " does not divide the {world} devices of the role actor.",
         fix="Change the parallel sizes, or --resource.",
+    ),
+    Rule(
+        name="critic-holds-whole-models",
+        option="resource",
+        reads=(*_SPLIT, "resource", "advantage_estimator"),
+        each=_uneven_critic,
+        message="is no multiple of {ranks} = tensor {tensor_model_parallel_size} x pipeline"
+        " {pipeline_model_parallel_size}{context}: the critic is split as the actor is.",
+        fix="Change it, or the parallel sizes.",
     ),
     Rule(
         name="sequence-parallel-has-ranks",

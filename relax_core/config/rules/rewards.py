@@ -13,6 +13,7 @@ from relax_core.config.problems import nearest
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.genrm import RULES as GENRM
 from relax_core.config.rules.kinds import idle
+from relax_core.config.rules.mix import RULES as MIX
 from relax_core.config.values import Values
 
 REWARDS = (
@@ -29,18 +30,27 @@ REWARDS = (
     "random",
     "dummy",
     "remote_rm",
+    "code",
     "dapo-genrm",
+    "judge",
     "exact_number",
     "gsm8k",
     "gsm8k_flexible",
+    "mix",
 )
 """Names of built-in rewards; each may have `boxed_` before it."""
 
 ZERO = "zero"
 """The fallback that scores 0."""
 
-OF_DICTS = ("dapo", "dapo-genrm", "dummy", "remote_rm", "mopd")
+OF_DICTS = ("dapo", "dapo-genrm", "dummy", "ifbench", "judge", "mix", "remote_rm", "mopd")
 """Built-in rewards that return, or may return, a dict."""
+
+JUDGED = ("dapo-genrm", "judge")
+"""Built-in rewards that ask the judge."""
+
+_CARRYING = ("custom_generate_function_path", "load_debug_rollout_data")
+"""What may give samples that carry the teacher's log-probs already."""
 
 _OPD = ("opd_type", "opd_kl_coef", "opd_teacher_load", "opd_teacher_ckpt_step")
 
@@ -135,8 +145,15 @@ RULES: tuple[Rule, ...] = (
         name="judged-reward-has-a-judge",
         option="rm_type",
         reads=("genrm_model_path", *_NAMING),
-        each=lambda v: _without(v, "dapo-genrm", "genrm_model_path"),
+        each=lambda v: (found for name in JUDGED for found in _without(v, name, "genrm_model_path")),
         message="needs --genrm-model-path, the model that judges.",
+    ),
+    Rule(
+        name="judged-part-has-a-judge",
+        option="reward_mix",
+        reads=("genrm_model_path", "reward_mix"),
+        broken=lambda v: v.genrm_model_path is None and any(_plain(name) in JUDGED for name in v.reward_mix or ()),
+        message="has a part that needs --genrm-model-path, the model that judges.",
     ),
     Rule(
         name="own-reward-wins",
@@ -149,7 +166,7 @@ RULES: tuple[Rule, ...] = (
     ),
     idle(
         "own-reward-needs-no-routing",
-        ("rm_type_fallback", "rm_type_infer"),
+        ("rm_type_fallback", "rm_type_infer", "code_sandbox", "genrm_template"),
         ("custom_rm_path",),
         lambda v: v.custom_rm_path is not None,
         "has no effect: --custom-rm-path scores every sample.",
@@ -204,6 +221,49 @@ RULES: tuple[Rule, ...] = (
         fix="Leave one out.",
         severity="warning",
     ),
+    Rule(
+        name="mix-has-parts",
+        option="rm_type",
+        reads=("reward_mix", *_NAMING),
+        each=lambda v: _without(v, "mix", "reward_mix"),
+        message="is the sum of what each row's metadata.reward_mix says: no --reward-mix is there for rows without it.",
+        fix="Give --reward-mix if there are such rows.",
+        severity="warning",
+    ),
+    Rule(
+        name="mix-is-asked-for",
+        option="reward_mix",
+        reads=("reward_mix", *_NAMING),
+        broken=lambda v: v.reward_mix is not None and not list(_named(v, "mix")),
+        message="counts for rows with a metadata.rm_type of mix alone.",
+        fix="Give --rm-type mix if all rows are to have it.",
+        severity="warning",
+    ),
+    *MIX,
+    idle(
+        "own-scores-follow-no-policy",
+        ("no_score_policy", "truncated_reward_policy"),
+        ("custom_reward_post_process_path",),
+        lambda v: v.custom_reward_post_process_path is not None,
+        "has no effect: --custom-reward-post-process-path makes the scores.",
+        "Leave one out.",
+    ),
+    idle(
+        "signature-is-of-a-function",
+        ("custom_rm_signature",),
+        ("custom_rm_path", "eval_datasets", "eval_config"),
+        lambda v: v.custom_rm_path is None and not any(one.custom_rm_path for one in v.eval_datasets or ()),
+        "has no effect without --custom-rm-path.",
+        "Give that, or leave this out.",
+    ),
+    Rule(
+        name="functions-of-trl-return-numbers",
+        option="reward_key",
+        reads=("reward_key", "custom_rm_path", "custom_rm_signature"),
+        broken=lambda v: v.reward_key is not None and v.custom_rm_path is not None and v.custom_rm_signature == "trl",
+        message="finds no key: functions of TRL's convention return numbers.",
+        fix="Leave it out.",
+    ),
     *GENRM,
     # Distillation
     Rule(
@@ -231,9 +291,35 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="teacher-has-a-server",
         option="opd_type",
-        reads=("use_opd", "opd_type", "rm_url"),
-        broken=lambda v: v.use_opd and v.opd_type == "sglang" and v.rm_url is None,
+        reads=("use_opd", "opd_type", "rm_url", *_CARRYING),
+        broken=lambda v: (
+            v.use_opd and v.opd_type == "sglang" and v.rm_url is None and not any(v[name] for name in _CARRYING)
+        ),
         message="needs --rm-url, the address of the teacher's server.",
+    ),
+    Rule(
+        name="service-is-asked",
+        option="rm_url",
+        reads=("rm_url", "use_opd", "opd_type", *_NAMING),
+        broken=lambda v: (
+            v.rm_url is not None
+            and not (v.use_opd and v.opd_type == "sglang")
+            and not list(_named(v, "remote_rm"))
+            and (v.custom_rm_path is not None or v.rm_type is not None or v.use_opd)  # else rows may name it
+        ),
+        message="is asked by nothing: it is the service of --rm-type remote_rm, or the teacher of --opd-type sglang.",
+        fix="Leave it out.",
+        severity="warning",
+    ),
+    Rule(
+        name="teacher-on-a-server-is-not-scaled",
+        option="rollout_temperature",
+        reads=("rollout_temperature", "use_opd", "opd_type"),
+        broken=lambda v: v.use_opd and v.opd_type == "sglang" and v.rollout_temperature != 1,
+        message="may be refused at the start: SGLang up to 0.5.23 scores the tokens of --opd-type sglang at temperature"
+        " 1, whatever it is asked for, and student and teacher are compared at one temperature.",
+        fix="Use 1, or --opd-type megatron.",
+        severity="warning",
     ),
     Rule(
         name="one-service-one-address",

@@ -6,7 +6,7 @@ pydantic only.
 
 from typing import TYPE_CHECKING, Literal
 
-from relax_core.algorithms.registry import estimator_names, estimators
+from relax_core.algorithms.registry import estimator_names
 from relax_core.config.declare import Section, option
 from relax_core.config.ranges import COUNT, FRACTION, NOT_NEGATIVE, above
 
@@ -14,9 +14,11 @@ _BATCH = "relax_core/algorithms/batch.py"
 _ADVANTAGES = "relax_core/algorithms/advantages.py"
 _LOSS = "relax_core/training/loss.py"
 _FUNCTIONS = "relax_core/training/hooks.py"
+_STEP = "relax_core/training/step_loss.py"
 _TRAINER = "relax_core/training/trainer.py"
-_BUILD = "relax_core/training/build.py"
 _UPDATES = "relax_core/training/updates.py"
+_CRITIC = "relax_core/training/critic.py"
+_ROLES = "relax_core/training/roles.py"
 
 if TYPE_CHECKING:
     EstimatorName = str
@@ -34,7 +36,6 @@ class AlgorithmSection(Section):
         "grpo",
         stages="advantage train",
         effect=_BATCH,
-        honours=tuple(spec.name for spec in estimators() if not spec.needs_critic),
         zh="advantage 的算法；与之相配的 reward 归一化和 policy loss 也由它决定。",
     )
     """Advantage estimator; it also decides how rewards are normalised and which policy loss is used."""
@@ -51,24 +52,33 @@ class AlgorithmSection(Section):
     )
     """Use rewards as they are."""
     disable_compute_advantages_and_returns: bool = option(
-        False, unwired="refuse", zh="不计算 advantage；用于不需要它的 loss（SFT 或自定义）。"
+        False,
+        stages="advantage train",
+        effect=_BATCH,
+        zh="不计算 advantage；用于不需要它的 loss（SFT 或自定义）。",
     )
     """Compute no advantages, for a loss that needs none (supervised, or your own)."""
 
     # Loss
     loss_type: Literal["policy_loss", "sft", "custom_loss", "sft_loss"] = option(
         "policy_loss",
-        unwired="refuse",
-        honours=("policy_loss",),
+        stages="train",
+        effect=_STEP,
+        honours=("policy_loss", "custom_loss"),
         zh="loss 的种类：policy_loss 为强化学习，sft 为监督微调，custom_loss 为 --custom-loss-function-path 的函数；"
         "sft_loss 是 sft 的旧名。",
     )
     """Kind of loss: reinforcement learning (policy_loss), supervised (sft), or the function of
     --custom-loss-function-path (custom_loss). sft_loss is an old name of sft."""
     custom_loss_function_path: str | None = option(
-        None, unwired="refuse", zh="自定义 loss 函数。需要 --loss-type custom_loss。默认：没有。"
+        None,
+        stages="train",
+        effect=_FUNCTIONS,
+        zh="自定义 loss 函数 `loss(args, batch, logits, sum_of_sample_mean)`，返回 `(loss, metrics)`。"
+        "需要 --loss-type custom_loss。默认：没有。",
     )
-    """Your loss function. Needs --loss-type custom_loss. Default: none."""
+    """Your function `loss(args, batch, logits, sum_of_sample_mean)`, which returns `(loss, metrics)`. Needs --loss-type
+    custom_loss. Default: none."""
     eps_clip: float = option(0.2, FRACTION, stages="train", effect=_LOSS, zh="概率比裁剪的下侧：下限为 1 减去它。")
     """Clip range of the probability ratio, lower side: the ratio counts as no less than 1 - this."""
     eps_clip_high: float | None = option(
@@ -84,7 +94,11 @@ class AlgorithmSection(Section):
     )
     """Dual clip: bound of the loss where the advantage is negative; above 1. Default: none."""
     value_clip: float = option(
-        0.2, NOT_NEGATIVE, unwired="refuse", zh="critic 的预测在一次训练中最多偏离旧值多少（PPO）。"
+        0.2,
+        NOT_NEGATIVE,
+        stages="train_critic",
+        effect=_CRITIC,
+        zh="critic 的预测在一次训练中最多偏离旧值多少（PPO）。",
     )
     """How far the critic's value may move from its old one in the value loss (PPO)."""
     entropy_coef: float = option(
@@ -97,7 +111,7 @@ class AlgorithmSection(Section):
         1.0, FRACTION, stages="advantage", effect=_ADVANTAGES, zh="逐 token 的折扣因子（PPO、REINFORCE++）。"
     )
     """Discount from token to token (PPO, REINFORCE++)."""
-    lambd: float = option(1.0, FRACTION, unwired="refuse", zh="GAE 的 lambda（PPO）。")
+    lambd: float = option(1.0, FRACTION, stages="advantage", effect=_ADVANTAGES, zh="GAE 的 lambda（PPO）。")
     """Lambda of generalised advantage estimation (PPO)."""
     use_rollout_logprobs: bool = option(
         False,
@@ -118,7 +132,7 @@ class AlgorithmSection(Section):
     """Weight of a KL penalty in the reward (REINFORCE++); synchronous PPO sets it to 0. Only one of it and
     --kl-loss-coef can be above 0."""
     use_kl_loss: bool = option(
-        False, stages="train", effect=_BUILD, zh="loss 中加上与参考模型的 KL；同步的 PPO 会关闭它。"
+        False, stages="train", effect=_TRAINER, zh="loss 中加上与参考模型的 KL；同步的 PPO 会关闭它。"
     )
     """Add the KL to the reference model to the loss; synchronous PPO turns it off."""
     kl_loss_coef: float = option(
@@ -152,17 +166,24 @@ class AlgorithmSection(Section):
 
     # Critic
     num_critic_only_steps: int = option(
-        0, NOT_NEGATIVE, unwired="refuse", zh="最初多少个 rollout step 只训练 critic，actor 不变。"
+        0, NOT_NEGATIVE, stages="train", effect=_ROLES, zh="最初多少个 rollout step 只训练 critic，actor 不变。"
     )
-    """Rollout steps at the start in which the critic alone is trained."""
-    critic_train_only: bool = option(False, unwired="refuse", zh="自始至终只训练 critic。")
-    """Train the critic alone, in every step."""
-    critic_lr: float | None = option(None, NOT_NEGATIVE, unwired="refuse", zh="critic 的学习率。默认：--lr。")
-    """Learning rate of the critic. Default: --lr."""
+    """Rollout steps at the start in which the critic alone is trained and the actor stays as it is (PPO)."""
+    critic_train_only: bool = option(False, stages="train", effect=_ROLES, zh="自始至终只训练 critic。")
+    """Train the critic alone, in every step (PPO)."""
+    critic_lr: float | None = option(
+        None, NOT_NEGATIVE, stages="train_critic", effect=_ROLES, zh="critic 的学习率。默认：--lr。"
+    )
+    """Learning rate of the critic (PPO). Default: --lr."""
     critic_lr_warmup_iters: int = option(
-        0, NOT_NEGATIVE, unwired="refuse", zh="critic 的学习率线性 warm-up 的 optimizer step 数。"
+        0,
+        NOT_NEGATIVE,
+        stages="train_critic",
+        effect=_ROLES,
+        zh="critic 的学习率线性 warm-up 的 optimizer step 数。",
     )
-    """Optimiser steps of the critic's linear warm-up."""
+    """Optimiser steps of the critic's linear warm-up (PPO); --lr-warmup-iters and --lr-warmup-fraction are the
+    actor's."""
 
     # Off-policy correction
     use_tis: bool = option(
@@ -226,7 +247,10 @@ class AlgorithmSection(Section):
 
     # Others
     reset_optimizer_states: bool = option(
-        False, stages="train", effect=_UPDATES, zh="每个 rollout step 训练之前清空优化器的动量与步数；学习率不受影响。"
+        False,
+        stages="train_critic train",
+        effect=_UPDATES,
+        zh="每个 rollout step 训练之前清空优化器的动量与步数；学习率不受影响。",
     )
     """Clear the optimiser's moments and step counts before each rollout step's training; the learning rate goes on."""
     use_rollout_entropy: bool = option(

@@ -15,7 +15,7 @@ class BackendSection(Section):
 
     train_backend: Literal["megatron"] = option(
         "megatron",
-        stages="train",
+        stages="train_critic train",
         effect="relax_core/training/trainer.py",
         honours=("megatron",),
         zh="用哪个框架训练。",
@@ -41,7 +41,7 @@ class BackendSection(Section):
 
     bf16: bool = option(
         False,
-        stages="forward train",
+        stages="forward train_critic train",
         effect="relax_core/training/model.py",
         zh="以 bfloat16 训练，主权重保留 float32（Megatron 的同名参数）。默认：float32。",
     )
@@ -49,7 +49,7 @@ class BackendSection(Section):
 
     fp16: bool = option(
         False,
-        stages="forward train",
+        stages="forward train_critic train",
         effect="relax_core/training/model.py",
         zh="以 float16 训练并缩放 loss，主权重保留 float32（Megatron 的同名参数）。与 --bf16 互斥。",
     )

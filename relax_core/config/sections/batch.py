@@ -18,7 +18,7 @@ class BatchSection(Section):
     global_batch_size: int | None = option(
         None,
         COUNT,
-        stages="train",
+        stages="train_critic train",
         effect=_WORK,
         zh="一次 optimizer step 用多少个样本。默认：一个 rollout step 的样本数 / --num-steps-per-rollout。",
     )
@@ -30,7 +30,7 @@ class BatchSection(Section):
     num_steps_per_rollout: int | None = option(
         None,
         COUNT,
-        stages="train",
+        stages="train_critic train",
         effect=_WORK,
         zh="一个 rollout step 做几次 optimizer step。默认：1，或由 --global-batch-size 得出。",
     )

@@ -16,7 +16,7 @@ class CheckpointSection(Section):
 
     hf_checkpoint: str | None = option(
         None,
-        stages="generate train evaluate",
+        stages="generate train_critic train evaluate",
         effect="relax_core/training/trainer.py",
         zh="Hugging Face 模型文件夹：tokenizer、模型结构、SGLang 启动时的权重；没有 --load 和 --ref-load 时，"
         "也是训练器的初始权重。必填。",
@@ -105,11 +105,11 @@ class CheckpointSection(Section):
         None,
         COUNT,
         effect="relax_core/run/retention.py",
-        zh="actor 的 checkpoint 最多留几个，超出时删最旧的（--rotate-ckpt 时最新的不计在内）；不完整的和其他运行的"
-        "既不计入也不删除。默认：全部保留。",
+        zh="actor 和 critic 的 checkpoint 各自最多留几个，超出时删最旧的（--rotate-ckpt 时最新的不计在内）；"
+        "不完整的和其他运行的既不计入也不删除。默认：全部保留。",
     )
-    """Checkpoints of the actor that are kept; older ones are deleted (with --rotate-ckpt the newest does not count).
-    Incomplete ones and those of other runs neither count nor are deleted. Default: all."""
+    """Checkpoints of the actor that are kept, and as many of the critic; older ones are deleted (with --rotate-ckpt the
+    newest does not count). Incomplete ones and those of other runs neither count nor are deleted. Default: all."""
 
     checkpoint_engine_backend: str = option(
         "nccl", unwired="warn", choices=("nccl", "gloo"), zh="角色之间传送权重所用的通信后端。"
@@ -117,12 +117,21 @@ class CheckpointSection(Section):
     """Transport that carries weights from role to role."""
 
     critic_load: str | None = option(
-        None, unwired="warn", zh="critic 的起始 checkpoint。默认：--load。需要有 critic 的估计器（ppo）。"
+        None,
+        stages="forward train_critic",
+        effect=_ORIGIN,
+        zh="critic 的起点：critic 自己的 checkpoint；或 Hugging Face 文件夹、actor 的 checkpoint，此时只取主干，"
+        "value head 重新初始化。默认：--load，再为 --ref-load、--hf-checkpoint。需要有 critic 的估计器（ppo）。",
     )
-    """Checkpoint that the critic starts from. Default: --load. Needs an estimator with a critic (ppo)."""
+    """Where the critic starts: a checkpoint of a critic; or a Hugging Face folder or a checkpoint of an actor, of which
+    it takes the body and begins with a fresh value head. Default: --load, else --ref-load, else --hf-checkpoint. Needs
+    an estimator with a critic (ppo)."""
 
     critic_save: str | None = option(
-        None, unwired="warn", zh="critic 的 checkpoint 写到哪里。默认：不保存 critic。需要有 critic 的估计器（ppo）。"
+        None,
+        effect="relax_core/run/session.py",
+        zh="critic 的 checkpoint 写到哪里；与 actor 的同时保存，保留规则相同。默认：`<运行目录>/critic-checkpoints`。"
+        "需要有 critic 的估计器（ppo）。",
     )
-    """Where the critic's checkpoints are written. Default: the critic is not saved. Needs an estimator with a critic
-    (ppo)."""
+    """Where the critic's checkpoints are written, with those of the actor and kept by the same rules. Default:
+    `<run>/critic-checkpoints`. Needs an estimator with a critic (ppo)."""

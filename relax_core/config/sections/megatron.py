@@ -143,7 +143,9 @@ class MegatronSection(PassThroughSection):
         zh="warm-up 占衰减长度的比例。不能与 --lr-warmup-iters 同用。默认：由后者决定。",
     )
     """Warm-up as a share of the decay. Excludes --lr-warmup-iters. Default: that decides."""
-    lr_warmup_init: float = option(0.0, NOT_NEGATIVE, stages="train", effect=_SCHEDULE, zh="warm-up 从哪个学习率开始。")
+    lr_warmup_init: float = option(
+        0.0, NOT_NEGATIVE, stages="train_critic train", effect=_SCHEDULE, zh="warm-up 从哪个学习率开始。"
+    )
     """Learning rate at the start of the warm-up."""
     lr_warmup_samples: int = option(
         0, NOT_NEGATIVE, unwired="refuse", zh="按样本计的 warm-up；改用 --lr-warmup-iters。"
@@ -152,7 +154,7 @@ class MegatronSection(PassThroughSection):
     lr_decay_iters: int | None = option(
         None,
         COUNT,
-        stages="train",
+        stages="train_critic train",
         effect=_SCHEDULE,
         zh="学习率在多少个 optimizer step 内衰减（含 warm-up），之后为 --min-lr。默认：整个运行。",
     )
@@ -160,14 +162,17 @@ class MegatronSection(PassThroughSection):
     lr_wsd_decay_iters: int | None = option(
         None,
         COUNT,
-        stages="train",
+        stages="train_critic train",
         effect=_SCHEDULE,
         zh="--lr-decay-style WSD 最后一段（学习率下降）的 optimizer step 数。默认：不设；WSD 时必须给出。",
     )
     """Optimiser steps of the last phase of --lr-decay-style WSD, in which the rate goes down. Default: not set; WSD
     needs it."""
     lr_wsd_decay_style: Literal["exponential", "linear", "cosine", "minus_sqrt"] = option(
-        "exponential", stages="train", effect=_SCHEDULE, zh="--lr-decay-style WSD 最后一段里学习率怎样下降。"
+        "exponential",
+        stages="train_critic train",
+        effect=_SCHEDULE,
+        zh="--lr-decay-style WSD 最后一段里学习率怎样下降。",
     )
     """How the rate goes down in the last phase of --lr-decay-style WSD."""
     lr_decay_samples: int | None = option(
@@ -176,7 +181,7 @@ class MegatronSection(PassThroughSection):
     """Samples of the decay. Relax decays until the end of the run. Default: all."""
     weight_decay_incr_style: Literal["constant", "linear", "cosine"] = option(
         "constant",
-        stages="train",
+        stages="train_critic train",
         effect=_SCHEDULE,
         zh="权重衰减怎样变化：constant 为 --weight-decay 不变，其余在整个运行内由 --start-weight-decay 升到 "
         "--end-weight-decay。",
@@ -186,7 +191,7 @@ class MegatronSection(PassThroughSection):
     start_weight_decay: float | None = option(
         None,
         NOT_NEGATIVE,
-        stages="train",
+        stages="train_critic train",
         effect=_SCHEDULE,
         zh="权重衰减的起始值。需要 --weight-decay-incr-style linear 或 cosine。默认：--weight-decay。",
     )
@@ -194,7 +199,7 @@ class MegatronSection(PassThroughSection):
     end_weight_decay: float | None = option(
         None,
         NOT_NEGATIVE,
-        stages="train",
+        stages="train_critic train",
         effect=_SCHEDULE,
         zh="权重衰减的终值。需要 --weight-decay-incr-style linear 或 cosine。默认：--weight-decay。",
     )

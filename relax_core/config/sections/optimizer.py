@@ -21,11 +21,11 @@ class OptimizerSection(Section):
 
     lr: float = option(1e-6, NOT_NEGATIVE, stages="train", effect=_OPTIMIZER, zh="学习率。")
     """Learning rate."""
-    min_lr: float = option(0.0, NOT_NEGATIVE, stages="train", effect=_OPTIMIZER, zh="衰减时学习率的下限。")
+    min_lr: float = option(0.0, NOT_NEGATIVE, stages="train_critic train", effect=_OPTIMIZER, zh="衰减时学习率的下限。")
     """Lowest learning rate of the schedule."""
     lr_decay_style: Literal["constant", "linear", "cosine", "inverse-square-root", "WSD"] = option(
         "constant",
-        stages="train",
+        stages="train_critic train",
         effect=_SCHEDULE,
         zh="warm-up 之后学习率怎样变化；衰减跨越整个运行，或 --lr-decay-iters。WSD 先保持不变，"
         "在最后 --lr-wsd-decay-iters 个 optimizer step 内下降。",
@@ -37,31 +37,39 @@ class OptimizerSection(Section):
     )
     """Optimiser steps of linear warm-up."""
     optimizer: Literal["adam"] = option(
-        "adam", stages="train", effect=_OPTIMIZER, zh="优化器；adam 的权重衰减与梯度分开（AdamW）。"
+        "adam", stages="train_critic train", effect=_OPTIMIZER, zh="优化器；adam 的权重衰减与梯度分开（AdamW）。"
     )
     """Optimiser; adam's weight decay is decoupled (AdamW)."""
     weight_decay: float = option(
-        0.01, NOT_NEGATIVE, stages="train", effect=_OPTIMIZER, zh="权重衰减；不作用于 norm 与 bias。"
+        0.01, NOT_NEGATIVE, stages="train_critic train", effect=_OPTIMIZER, zh="权重衰减；不作用于 norm 与 bias。"
     )
     """Weight decay; norms and biases have none."""
-    adam_beta1: float = option(0.9, DECAY, stages="train", effect=_OPTIMIZER, zh="Adam 一阶矩的衰减率 beta 1。")
+    adam_beta1: float = option(
+        0.9, DECAY, stages="train_critic train", effect=_OPTIMIZER, zh="Adam 一阶矩的衰减率 beta 1。"
+    )
     """Adam's beta 1."""
-    adam_beta2: float = option(0.999, DECAY, stages="train", effect=_OPTIMIZER, zh="Adam 二阶矩的衰减率 beta 2。")
+    adam_beta2: float = option(
+        0.999, DECAY, stages="train_critic train", effect=_OPTIMIZER, zh="Adam 二阶矩的衰减率 beta 2。"
+    )
     """Adam's beta 2."""
     adam_eps: float = option(
-        1e-8, above(0), stages="train", effect=_OPTIMIZER, zh="Adam 更新式分母上所加的小数 epsilon。"
+        1e-8, above(0), stages="train_critic train", effect=_OPTIMIZER, zh="Adam 更新式分母上所加的小数 epsilon。"
     )
     """Adam's epsilon."""
     clip_grad: float = option(
         1.0,
         NOT_NEGATIVE,
-        stages="train",
+        stages="train_critic train",
         effect=_UPDATES,
         zh="梯度范数的上限，超过则按比例缩小；0 为不裁剪。",
     )
     """Largest norm of the gradient; 0 is off."""
     seed: int = option(
-        1234, NOT_NEGATIVE, stages="train", effect="relax_core/training/trainer.py", zh="训练端的随机种子。"
+        1234,
+        NOT_NEGATIVE,
+        stages="train_critic train",
+        effect="relax_core/training/trainer.py",
+        zh="训练端的随机种子。",
     )
     """Seed of the trainer."""
     optimizer_cpu_offload: bool = option(
@@ -93,7 +101,7 @@ class OptimizerSection(Section):
     --use-distributed-optimizer."""
     calculate_per_token_loss: bool = option(
         False,
-        stages="train",
+        stages="train_critic train",
         effect="relax_core/training/loss.py",
         zh="loss 对 global batch 的所有 token 求平均，而不是先在样本内、再对样本求平均。",
     )
@@ -101,7 +109,7 @@ class OptimizerSection(Section):
     loss_scale: float | None = option(
         None,
         above(0),
-        stages="train",
+        stages="train_critic train",
         effect=_OPTIMIZER,
         zh="float16 下固定的 loss 放大倍数。默认：放大倍数随训练自动调整，溢出的 optimizer step 跳过。",
     )
@@ -111,7 +119,7 @@ class OptimizerSection(Section):
     initial_loss_scale: float | None = option(
         None,
         ANY,
-        stages="train",
+        stages="train_critic train",
         effect=_OPTIMIZER,
         zh="float16 下自动调整的放大倍数从何值开始；有 --loss-scale 时不起作用。"
         "默认：float16 为 32768，其他情况为 Megatron 的值。",
@@ -121,7 +129,7 @@ class OptimizerSection(Section):
     min_loss_scale: float | None = option(
         None,
         ANY,
-        stages="train",
+        stages="train_critic train",
         effect=_OPTIMIZER,
         zh="float16 下自动调整的放大倍数的下限；有 --loss-scale 时不起作用。默认：1。",
     )

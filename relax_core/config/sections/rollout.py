@@ -20,7 +20,7 @@ class RolloutSection(Section):
     num_rollout: int | None = option(
         None,
         COUNT,
-        stages="train",
+        stages="train_critic train",
         effect="relax_core/run/session.py",
         zh="rollout step 的总数；与 --num-epoch 同时给出时以它为准。默认：由 --num-epoch 得出。",
     )
@@ -29,7 +29,7 @@ class RolloutSection(Section):
     num_epoch: int | None = option(
         None,
         COUNT,
-        stages="train",
+        stages="train_critic train",
         effect="relax_core/run/session.py",
         zh="把 prompt 过几遍；没有 --num-rollout 时由它得出 step 数："
         "每遍取 prompt 数除以 --rollout-batch-size 的整数部分。默认：不设，由 --num-rollout 决定。",

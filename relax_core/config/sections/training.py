@@ -32,7 +32,7 @@ class TrainingSection(Section):
     """Your function that builds the Megatron model. Default: it is built from the model's config.json."""
     recompute_loss_function: bool = option(
         False,
-        effect="relax_core/training/passes.py",
+        effect="relax_core/training/readout.py",
         zh="反向时重新计算 loss，不保留由 logits 得来的中间结果：以时间换显存。",
     )
     """Compute the loss a second time in the backward pass in place of keeping what it made of the logits: slower, with
@@ -40,7 +40,7 @@ class TrainingSection(Section):
     log_probs_chunk_size: int = option(
         -1,
         OFF_OR_COUNT,
-        effect="relax_core/training/passes.py",
+        effect="relax_core/training/readout.py",
         zh="logits 同时存在的行数，越小越省显存；-1：由 Relax 按显存决定（行数少时一次算完）。",
     )
     """Rows of logits that exist at once; -1: as many as stay small beside the model."""

@@ -28,7 +28,7 @@ _WHOLE = (
 _EXPONENT = r"(?:[eE][-+]?[0-9]+)?"
 # A sign counts only where it cannot be a subtraction or a hyphen: not after a digit, a letter, a bracket or a dash.
 _NUMBER = (
-    rf"(?:(?<![A-Za-z0-9_)\]}}{_MINUS}])(?P<sign>[{_MINUS}+]))?(?:\\?\$(?P<inner>[{_MINUS}])?)?"
+    rf"(?:(?<![A-Za-z0-9_)\]}}{_MINUS}])(?P<sign>[{_MINUS}+]))?(?:\\?[$€£¥](?P<inner>[{_MINUS}])?)?"
     rf"(?P<top>(?:{_WHOLE}){_EXPONENT})(?:/(?P<bottom>[0-9]+(?:\.[0-9]+)?))?"
 )
 _ANYWHERE = re.compile(_NUMBER)
@@ -43,12 +43,18 @@ def last_number(text: str) -> Fraction | None:
     Integers, decimals, thousands separators, signs, ``$`` and glued fractions (``3/4``) are numbers; ``7.`` is 7,
     ``50%`` is 50; number words are not.
     """
-    return _last_value(_ANYWHERE, text)
+    last = deque(_ANYWHERE.finditer(text), maxlen=1)
+    return _value(last[0]) if last else None
 
 
 def marked_number(text: str) -> Fraction | None:
     """Value of the number after the last ``####`` that a number follows, as GSM8K marks final answers; None without."""
-    return _last_value(_MARKED, text)
+    end = len(text)
+    while (place := text.rfind("####", 0, end)) >= 0:
+        if match := _MARKED.match(text, place):
+            return _value(match)
+        end = place + 3  # marks may overlap
+    return None
 
 
 def parse_number(value: Any) -> Fraction | None:
@@ -100,24 +106,23 @@ def _label(sample: RewardInput, value: Fraction | None) -> Fraction:
     )
 
 
-def _last_value(pattern: re.Pattern[str], text: str) -> Fraction | None:
-    last = deque(pattern.finditer(text), maxlen=1)
-    return _value(last[0]) if last else None
-
-
 def _value(match: re.Match[str]) -> Fraction | None:
     """Exact value of a match of ``_NUMBER``."""
-    top, bottom = _parse(match["top"]), _parse(match["bottom"] or "1")
-    if top is None or not bottom:
+    value = _parse(match["top"])
+    if match["bottom"] is not None:
+        bottom = _parse(match["bottom"])
+        value = value / bottom if value is not None and bottom else None
+    if value is None:
         return None
-    negative = (match["sign"] or "+") in _MINUS or match["inner"] is not None
-    return -top / bottom if negative else top / bottom
+    return -value if (match["sign"] or "+") in _MINUS or match["inner"] is not None else value
 
 
 def _parse(text: str) -> Fraction | None:
     """Exact value of digits with optional commas, point and exponent; None when it is too large to be an answer."""
     if len(text) > MAX_DIGITS:
         return None
+    if text.isdigit():
+        return Fraction(int(text))
     mantissa, _, exponent = text.replace(",", "").lower().partition("e")
     power = int(exponent or "0")
     if abs(power) > MAX_DIGITS:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from data.errors import UserError
-from relax_core.algorithms import advantages
+from relax_core.algorithms import blockwise
 from relax_core.algorithms.advantages import (
     AdvantageInputs,
     AdvantageOptions,
@@ -153,8 +153,8 @@ def test_equals_the_plain_loop_and_nan_in_masked_places_stays_there(samples, nam
         for row, mask in zip(rows, masks, strict=True):
             row[:] = [x if m else NAN for x, m in zip(row, mask, strict=True)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(advantages, "_BLOCK", block)
-        got = get_estimator(name).advantages(
+        patch.setattr(blockwise, "BLOCK", block)
+        got = get_estimator(name).load_advantages()(
             inputs_of(rewards, masks, values=values, old_log_probs=olds, ref_log_probs=refs, options=options)
         )
     assert got.advantages.dtype == got.returns.dtype == np.float32
@@ -165,7 +165,7 @@ def test_equals_the_plain_loop_and_nan_in_masked_places_stays_there(samples, nam
 @pytest.mark.parametrize("name", NAMES)
 def test_a_fully_masked_sample_an_empty_one_and_one_without_a_score(name):
     one = inputs_of([1.0, 1.0, NAN, 2.0], [[0, 0], [], [1, 1], [1]], values=[[NAN, NAN], [], [1, 1], [1]])
-    got = get_estimator(name).advantages(one)
+    got = get_estimator(name).load_advantages()(one)
     trained = one.loss_mask != 0
     assert np.isfinite(got.advantages).all()
     assert (got.advantages[2:4] == 0).all()
@@ -176,7 +176,7 @@ def test_a_fully_masked_sample_an_empty_one_and_one_without_a_score(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_samples(name):
-    got = get_estimator(name).advantages(inputs_of([], [], values=[]))
+    got = get_estimator(name).load_advantages()(inputs_of([], [], values=[]))
     assert got.advantages.shape == got.returns.shape == (0,)
 
 
@@ -199,7 +199,7 @@ def test_spread_over_trained_tokens_masks():
 def test_distillation_lowers_the_advantage_by_the_reverse_kl_of_trained_tokens():
     # student -1, -2; teacher -2, -1.5: gaps 1, -0.5; A = 0.3 - 2 gap; the masked third keeps its own
     inputs = inputs_of([0.3], [[1, 1, 0]], old_log_probs=[[-1, -2, NAN]])
-    result = get_estimator("grpo").advantages(inputs)
+    result = get_estimator("grpo").load_advantages()(inputs)
     teacher = np.array([-2, -1.5, NAN], dtype=np.float32)
     got = subtract_reverse_kl(result, inputs.old_log_probs, teacher, inputs.loss_mask, 2.0)
     np.testing.assert_allclose(got.advantages, [-1.7, 1.3, 0.3], rtol=1e-6)
@@ -213,7 +213,7 @@ def test_a_teacher_that_lacks_a_trained_token_is_told(value):
     teacher = np.array([0, value], dtype=np.float32)
     with pytest.raises(UserError, match=r"token 1 .* by the teacher"):
         subtract_reverse_kl(
-            get_estimator("grpo").advantages(inputs), inputs.old_log_probs, teacher, inputs.loss_mask, 1
+            get_estimator("grpo").load_advantages()(inputs), inputs.old_log_probs, teacher, inputs.loss_mask, 1
         )
 
 

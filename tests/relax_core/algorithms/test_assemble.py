@@ -1,8 +1,10 @@
-"""The loss put together: a float64 loop over everything, no split or order of the batch, dummies, user functions."""
+"""The loss put together: dummies, nothing to learn from, corrections and reducers of the user.
+
+The whole against plain loops is in test_plain_objective, what must not change it in test_invariances.
+"""
 
 import dataclasses
 import math
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +19,6 @@ from relax_core.algorithms.loss_parts import LossOptions, Tokens
 from relax_core.algorithms.reduce import StepSize, step_weights
 from relax_core.algorithms.registry import estimator_names, get_estimator
 from relax_core.algorithms.sequences import Sequences
-from relax_core.batching.plan import plan_updates
 
 NAN = float("nan")
 ARGS = SimpleNamespace(tis_clip=1.5, tis_clip_low=0.7)
@@ -86,167 +87,12 @@ EVERYTHING = LossOptions(
 )  # fmt: skip
 
 
-# -- the whole against a loop ------------------------------------------------------------------------------------------
-
-
-def token_loss(estimator, n, o, a, mean, options):
-    """One trained token's policy loss, in Python floats; ``mean`` is its sample's mean log-ratio."""
-    low, high, dual = options.eps_clip, options.eps_clip_high, options.eps_clip_c
-    ratio = math.exp(mean if estimator == "gspo" else n - o)
-    if estimator == "rloo":
-        return -a * n
-    if estimator == "cispo":
-        return -(min(ratio, 1 + high) if a >= 0 else max(ratio, 1 - low)) * a * n
-    if estimator == "sapo":
-        tau = options.sapo_tau_pos if a > 0 else options.sapo_tau_neg
-        return -4 / tau / (1 + math.exp(-tau * (ratio - 1))) * a
-    loss = max(-ratio * a, -min(max(ratio, 1 - low), 1 + high) * a)
-    return min(loss, -dual * a) if dual is not None and a < 0 else loss
-
-
-def loop_reference(batch, estimator, options, rejecting=False):
-    """The order of terms of the objective's docstring, sample by sample."""
-    everything = torch.arange(sum(batch.lengths))
-    new, entropy = (x.tolist() for x in batch.policy(batch.theta, everything))
-    column = {name: values.tolist() for name, values in batch.columns.items()}
-    bounds, mask = offsets_of(batch.lengths).tolist(), batch.mask.tolist()
-    tokens, samples = max(sum(mask), 1), len(batch.lengths)
-    pg = kl = ent = 0.0
-    pg_tokens = []
-    for start, stop in pairwise(bounds):
-        trained = [t for t in range(start, stop) if mask[t]]
-        count = max(len(trained), 1)
-        weight = 1 / tokens if options.calculate_per_token_loss else 1 / (count * samples)
-        mean = sum(new[t] - column["old_log_probs"][t] for t in trained) / count
-        kept = []
-        for t in trained:
-            n, o, a = new[t], column["old_log_probs"][t], column["advantages"][t]
-            loss = token_loss(estimator, n, o, a, mean, options)
-            if options.use_opsm and a < 0 and -mean > options.opsm_delta:
-                loss = 0.0
-            w = math.exp(column["train_log_probs"][t] - column["rollout_log_probs"][t])
-            if rejecting:
-                if ARGS.tis_clip_low <= w <= ARGS.tis_clip:
-                    kept.append(loss)
-            else:
-                kept.append(loss * min(max(w, options.tis_clip_low), options.tis_clip) if options.use_tis else loss)
-            gap = n - column["ref_log_probs"][t]
-            kl += weight * (math.exp(-gap) - 1 + gap)
-            ent += weight * entropy[t]
-        pg += sum(kept) / (max(len(kept), 1) * samples)
-        pg_tokens += kept
-    if options.calculate_per_token_loss:
-        pg = sum(pg_tokens) / max(len(pg_tokens), 1)
-    return pg, ent, kl, pg - options.entropy_coef * ent + options.kl_loss_coef * kl
-
-
 CASE = {
     "lengths": st.lists(st.integers(0, 8), min_size=1, max_size=7),
     "seed": st.integers(0, 10_000),
     "estimator": st.sampled_from(estimator_names()),
     "per_token": st.booleans(),
 }
-
-
-@settings(max_examples=200, deadline=None)
-@given(**CASE, rejecting=st.booleans())
-def test_the_whole_equals_the_loop(lengths, seed, estimator, per_token, rejecting):
-    batch = Batch(lengths, seed)
-    options = dataclasses.replace(EVERYTHING, calculate_per_token_loss=per_token)
-    more = {}
-    if rejecting:
-        correction = user_correction(rejection_function, ARGS)
-        step = batch.tokens(range(len(lengths)), batch.theta, options)
-        more = {"correction": correction, "probe": probe_correction(correction, step)}
-    loss, _, metrics = batch.run([range(len(lengths))], estimator, options, **more)
-    want = loop_reference(batch, estimator, options, rejecting)
-    got = [metrics[name] for name in ("pg_loss", "entropy_loss", "kl_loss", "loss")]
-    # weights are float32
-    assert got == pytest.approx(list(want), rel=1e-6, abs=1e-6)
-    assert loss.item() == metrics["loss"]
-
-
-@pytest.mark.parametrize("estimator", [name for name in estimator_names() if name not in ("cispo", "rloo")])
-def test_gradient_of_the_whole(estimator):
-    # of CISPO and RLOO no function has the gradient: test_losses checks that their weights are constants
-    batch = Batch([4, 2, 0, 5], seed=11)
-    options = dataclasses.replace(EVERYTHING, use_unbiased_kl=True)
-    objective = PolicyObjective(get_estimator(estimator), options, batch.size)
-    _, gradient, _ = batch.run([range(4)], estimator, options)
-
-    def loss(theta):
-        return objective(batch.tokens(range(4), theta, options)).loss
-
-    theta = batch.theta.clone().requires_grad_()
-    assert torch.autograd.gradcheck(loss, theta, atol=1e-5)
-    loss(theta).backward()
-    torch.testing.assert_close(theta.grad, gradient)
-
-
-# -- invariances -------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=120, deadline=None)
-@given(
-    **CASE,
-    dp_size=st.integers(1, 3),
-    budget=st.integers(1, 25),
-    balance=st.booleans(),
-    rejecting=st.booleans(),
-    random=st.randoms(use_true_random=False),
-)
-def test_order_packing_micro_batches_and_ranks_change_nothing(
-    lengths, seed, estimator, per_token, dp_size, budget, balance, rejecting, random
-):
-    batch = Batch(lengths, seed, torch.float32)
-    options = dataclasses.replace(EVERYTHING, calculate_per_token_loss=per_token)
-    more = {}
-    if rejecting:
-        correction = user_correction(rejection_function, ARGS)
-        step = batch.tokens(range(len(lengths)), batch.theta, options)
-        more = {"correction": correction, "probe": probe_correction(correction, step)}
-    whole = list(range(len(lengths)))
-    want_loss, want_gradient, want = batch.run([whole], estimator, options, **more)
-    random.shuffle(whole)
-    (plan,) = plan_updates([n + 1 for n in lengths], dp_size=dp_size, max_tokens=budget, balance=balance)
-    split = [micro_batch for rank in plan.micro_batches for micro_batch in rank]
-    for micro_batches in ([whole], [[i] for i in whole], split):
-        loss, gradient, metrics = batch.run(micro_batches, estimator, options, **more)
-        torch.testing.assert_close(loss, want_loss, rtol=1e-6, atol=1e-6)
-        torch.testing.assert_close(gradient, want_gradient, rtol=1e-5, atol=1e-6)
-        assert metrics == pytest.approx(want, rel=1e-5, abs=1e-6, nan_ok=True)
-
-
-@settings(max_examples=60, deadline=None)
-@given(**CASE, dtype=st.sampled_from([torch.float32, torch.bfloat16]))
-def test_what_masked_tokens_hold_changes_nothing(lengths, seed, estimator, per_token, dtype):
-    options = dataclasses.replace(EVERYTHING, calculate_per_token_loss=per_token, use_unbiased_kl=True)
-    clean, dirty = Batch(lengths, seed), Batch(lengths, seed)
-    for batch in (clean, dirty):
-        batch.columns = {name: column.to(dtype) for name, column in batch.columns.items()}
-    dirty.columns = {name: torch.where(dirty.mask, column, NAN) for name, column in dirty.columns.items()}
-    samples = [range(len(lengths))]
-    for got, want in zip(dirty.run(samples, estimator, options), clean.run(samples, estimator, options), strict=True):
-        if isinstance(want, dict):
-            assert got == pytest.approx(want, rel=1e-6, abs=1e-7, nan_ok=True)
-        else:
-            torch.testing.assert_close(got, want)
-
-
-@pytest.mark.parametrize("estimator", estimator_names())
-def test_padding_with_masked_tokens_on_either_side_changes_nothing(estimator):
-    plain, left, right = (Batch(lengths, 0) for lengths in ([3, 4], [5, 6], [5, 6]))
-    for padded, at in ((left, [2, 3, 4, 7, 8, 9, 10]), (right, [0, 1, 2, 5, 6, 7, 8])):
-        padded.theta, padded.size, padded.mask = plain.theta, plain.size, torch.zeros(11, dtype=torch.bool)
-        padded.mask[at], padded.features[at] = plain.mask, plain.features
-        for name, column in plain.columns.items():
-            padded.columns[name][at] = column
-    want = plain.run([[0, 1]], estimator, EVERYTHING)
-    for padded in (left, right):
-        got = padded.run([[0, 1]], estimator, EVERYTHING)
-        torch.testing.assert_close(got[0], want[0])
-        torch.testing.assert_close(got[1], want[1])
-        assert got[2] == pytest.approx(want[2])
 
 
 # -- edges -------------------------------------------------------------------------------------------------------------

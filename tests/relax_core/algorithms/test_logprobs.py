@@ -1,7 +1,11 @@
 """Log-probs of the vocabulary-parallel head against torch.log_softmax in float64."""
 
+import math
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ranks import run_ranks
 
 from relax_core.algorithms import logprobs
@@ -39,6 +43,48 @@ def test_values_and_gradients_equal_log_softmax(temperature, chunk_size, entropy
     grads = torch.autograd.grad(loss, (hidden, weight))
     for a, b in zip((got, entropy, *grads), (want, want_entropy, *want_grads), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def plain_loops(hidden, weight, targets, temperature, upstream, upstream_entropy):
+    """Softmax, entropy and their derivatives by every hidden state and weight, in Python floats.
+
+    d log p_y / dz_k = [k = y] - p_k; d entropy / dz_k = -p_k (log p_k + entropy).
+    """
+    log_probs, entropies = [], []
+    by_hidden = [[0.0] * len(hidden[0]) for _ in hidden]
+    by_weight = [[0.0] * len(hidden[0]) for _ in weight]
+    for r, row in enumerate(hidden):
+        z = [sum(h * w for h, w in zip(row, column, strict=True)) / temperature for column in weight]
+        log_sum = max(z) + math.log(sum(math.exp(x - max(z)) for x in z))
+        log_p = [x - log_sum for x in z]
+        entropy = -sum(math.exp(x) * x for x in log_p)
+        log_probs.append(log_p[targets[r]])
+        entropies.append(entropy)
+        for k, column in enumerate(weight):
+            p = math.exp(log_p[k])
+            by_logit = upstream[r] * ((k == targets[r]) - p) - upstream_entropy[r] * p * (log_p[k] + entropy)
+            for j in range(len(row)):
+                by_hidden[r][j] += by_logit / temperature * column[j]
+                by_weight[k][j] += by_logit / temperature * row[j]
+    return log_probs, entropies, by_hidden, by_weight
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 1000), scale=st.sampled_from([1.0, 30.0]), chunk_size=st.sampled_from([-1, 2]))
+def test_values_and_gradients_equal_the_plain_loops(seed, scale, chunk_size):
+    hidden, weight, targets = problem(rows=4, size=3, vocab=7, dtype=torch.float64, seed=seed)
+    with torch.no_grad():
+        hidden.mul_(scale)
+    generator = torch.Generator().manual_seed(seed)
+    upstream, upstream_entropy = torch.randn(2, 4, generator=generator, dtype=torch.float64)
+    got, entropy = token_log_probs(
+        hidden, weight, targets, temperature=0.7, chunk_size=chunk_size, with_entropy=True, entropy_grad=True
+    )
+    (got @ upstream + entropy @ upstream_entropy).backward()
+    lists = (x.tolist() for x in (hidden, weight, targets))
+    want = plain_loops(*lists, 0.7, upstream.tolist(), upstream_entropy.tolist())
+    for a, b in zip((got, entropy, hidden.grad, weight.grad), want, strict=True):
+        torch.testing.assert_close(a.detach(), torch.tensor(b, dtype=torch.float64), rtol=1e-9, atol=1e-9 * scale)
 
 
 @pytest.mark.parametrize("chunk_size", [-1, 2])

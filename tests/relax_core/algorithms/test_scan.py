@@ -1,14 +1,17 @@
 """Discounted sums along ragged rows against the loop."""
 
+import os
+import subprocess
+import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relax_core.algorithms import scan
-from relax_core.algorithms.scan import blocks, discounted_sums
+from relax_core.algorithms.scan import discounted_sums
 
 
 def offsets_of(lengths):
@@ -35,16 +38,13 @@ def test_by_hand():
 @given(
     st.lists(st.integers(0, 3 * scan.CHUNK) | st.integers(250, 800), max_size=8),
     st.sampled_from([0.0, 0.3, 0.95, 1.0]) | st.floats(0, 1),
-    st.integers(1, 2000),
     st.integers(0, 1000),
 )
-def test_equals_the_loop_for_any_lengths_and_blocks(lengths, factor, block, seed):
+def test_equals_the_loop_for_any_lengths(lengths, factor, seed):
     offsets = offsets_of(lengths)
-    values = np.random.default_rng(seed).standard_normal(offsets[-1]).astype(np.float32)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scan, "BLOCK", block)
-        got = discounted_sums(values, offsets, factor)
-    np.testing.assert_allclose(got, loop_reference(values, offsets, factor), rtol=1e-10, atol=1e-10)
+    values = np.random.default_rng(seed).standard_normal(offsets[-1])
+    want = loop_reference(values, offsets, factor)
+    np.testing.assert_allclose(discounted_sums(values, offsets, factor), want, rtol=1e-10, atol=1e-10)
 
 
 def test_a_long_row_is_exact_where_the_sum_is():
@@ -60,11 +60,31 @@ def test_no_row_sees_another():
     assert got[5] == 2.0
 
 
-@given(st.lists(st.integers(0, 50), max_size=20), st.integers(1, 80))
-def test_blocks_are_consecutive_and_bounded(lengths, size):
-    offsets = offsets_of(lengths)
-    found = list(blocks(offsets, size))
-    assert [i for samples, _ in found for i in range(samples.start, samples.stop)] == list(range(len(lengths)))
-    for samples, tokens in found:
-        assert (tokens.start, tokens.stop) == (offsets[samples.start], offsets[samples.stop])
-        assert tokens.stop - tokens.start <= size or samples.stop - samples.start == 1
+def test_products_in_parts_equal_one_of_all(monkeypatch):
+    # 100,000 tokens are 6,250 rows of a chunk: thirteen products; with a bound above it is one
+    values = np.random.default_rng(0).standard_normal(100_000)
+    offsets = offsets_of([31, 0, 99_969])
+    several = discounted_sums(values.copy(), offsets, 0.97)
+    monkeypatch.setattr(scan, "_PRODUCT_VALUES", 1 << 30)
+    np.testing.assert_allclose(discounted_sums(values, offsets, 0.97), several, rtol=1e-12, atol=1e-12)
+
+
+def test_the_same_bits_for_any_number_of_blas_threads():
+    code = (
+        "import numpy as np\n"
+        "from relax_core.algorithms.scan import discounted_sums\n"
+        "values = np.random.default_rng(0).standard_normal(300_000)\n"
+        "print(hash(discounted_sums(values, np.array([0, 31, 100_000, 300_000]), 0.97).tobytes()))\n"
+    )
+    printed = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads, "PYTHONHASHSEED": "0"},
+            cwd=Path(scan.__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "4")
+    }
+    assert len(printed) == 1

@@ -1,10 +1,9 @@
-"""Sums over samples: by hand, loops, gradients, packing, and samples that lie on two ranks."""
+"""Sums over samples: by hand, loops, gradients, packing. Samples that lie on two ranks are in test_invariances."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import run_ranks
 
 from relax_core.algorithms.sequences import Sequences
 
@@ -67,7 +66,3 @@ def test_a_sample_is_the_same_to_the_bit_however_it_is_packed(dtype):
         return {i: found[k].item() for k, i in enumerate(order)}
 
     assert means([0, 1, 2]) == means([2, 0, 1]) == {**means([0]), **means([1, 2])}
-
-
-def test_samples_split_over_two_ranks_give_the_loss_gradient_and_metrics_of_one():
-    assert run_ranks(2, "relax_core.algorithms.sequences_ranks:parity") == ["equal", "equal"]

@@ -92,6 +92,16 @@ def test_a_removed_sample_counts_in_its_group_but_is_not_trained_on() -> None:
     assert batch["advantages"].to_pylist()[0][0] == pytest.approx(1.1547, abs=1e-3)
 
 
+def test_without_advantages_all_are_zero_and_masks_are_as_ever() -> None:
+    """Neither sizes of groups nor an estimator's metrics count: a group of one, and leave-one-out."""
+    table = rollout(["a0", "a1", "b0", "b1"], ["a", "a", "b", "b"], [False, True, False, False])
+    none = config(2, disable_compute_advantages_and_returns=True, advantage_estimator="rloo")
+    batch, metrics = training_batch(table, rewards({"a0": 1, "a1": 1, "b0": 0, "b1": None}), none)
+    assert batch["advantages"].to_pylist() == batch["returns"].to_pylist() == [[0, 0]] * 4
+    assert batch["loss_mask"].to_pylist() == [[1, 1], [0, 0], [1, 1], [0, 0]]
+    assert (batch["reward"].to_pylist(), metrics) == ([1, 1, 0, None], {})
+
+
 def test_ids_that_do_not_match_are_an_error() -> None:
     with pytest.raises(UserError, match="same samples"):
         training_batch(rollout(["a0", "a1"], ["a", "a"]), rewards({"a0": 1.0}), config(2))

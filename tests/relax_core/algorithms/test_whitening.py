@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relax_core.algorithms import blockwise
 from relax_core.algorithms.whitening import whiten
 
 NAN = float("nan")
@@ -32,9 +33,17 @@ def test_both_forms_by_hand():
     np.testing.assert_allclose(whiten(values, mask, "token_global"), [-1, 1, 0], rtol=1e-6)
 
 
+def test_a_tiny_spread_is_divided_by_its_floor():
+    # +-1e-5: population variance 1e-10, below the floor: 1e-5 / 1e-4; unbiased 2e-10, added to: 1e-5 / sqrt(1.02e-8)
+    values, mask = np.array([1e-5, -1e-5], dtype=np.float32), np.ones(2, np.uint8)
+    np.testing.assert_allclose(whiten(values, mask, "token_global"), [0.1, -0.1], rtol=1e-6)
+    np.testing.assert_allclose(whiten(values, mask, "whiten")[0], 1e-5 / math.sqrt(1.02e-8), rtol=1e-6)
+
+
 @pytest.mark.parametrize("form", ["whiten", "token_global"])
 @pytest.mark.parametrize("count", [1, 7, 1000])
-def test_equal_values_and_a_single_token_give_exact_zeros(form, count):
+def test_equal_values_and_a_single_token_give_exact_zeros(form, count, monkeypatch):
+    monkeypatch.setattr(blockwise, "BLOCK", 3)
     assert (whiten(np.full(count, 0.1, np.float32), np.ones(count, np.uint8), form) == 0).all()
 
 
@@ -48,8 +57,14 @@ VALUES = st.lists(st.tuples(st.floats(-50, 50, width=32), st.booleans(), st.inte
 
 
 @settings(max_examples=150, deadline=None)
-@given(VALUES, st.sampled_from(["whiten", "token_global"]))
-def test_equals_the_plain_loop_on_any_number_of_ranks(tokens, form):
+@given(VALUES, st.sampled_from(["whiten", "token_global"]), st.sampled_from([1, 3, 1 << 16]))
+def test_equals_the_plain_loop_on_any_number_of_ranks_and_in_any_blocks(tokens, form, block):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockwise, "BLOCK", block)
+        equals_the_plain_loop(tokens, form)
+
+
+def equals_the_plain_loop(tokens, form):
     values = np.array([v if m else NAN for v, m, _ in tokens], dtype=np.float32)
     mask = np.array([m for _, m, _ in tokens], dtype=np.uint8)
     rank_of = np.array([rank for *_, rank in tokens], dtype=np.int64)

@@ -162,7 +162,9 @@ def test_another_process_gives_the_same_parts():
         "from relax_core.batching.plan import plan_updates;"
         "lengths = [(i * 7919) % 97 + 1 for i in range(200)]; groups = [f'g{i % 40}' for i in range(200)];"
         "print(pack(lengths, 300), balance(lengths, 8), balance(lengths, 60, equal=False));"
-        "print(plan_updates(lengths, dp_size=4, num_updates=2, max_tokens=300, balance=True, keep_together=groups))"
+        "print([plan_updates(lengths, dp_size=4, num_updates=2, max_tokens=300, balance=True, keep_together=groups,"
+        " equal_counts=equal, micro_batch_multiple=3, min_micro_batches=5, align=align)"
+        " for equal in (True, False) for align in ('split', 'dummy')])"
     )
     outputs = {
         subprocess.run(

@@ -43,6 +43,23 @@ def test_pipelines_can_ask_for_a_minimum_and_a_multiple():
     assert [len(m) for m in plan.micro_batches[0]] == [2, 2]
 
 
+def test_a_ragged_tail_is_a_smaller_micro_batch():
+    (plan,) = plan_updates([1] * 7, dp_size=1, micro_batch_size=2)
+    assert plan.micro_batches == [[[0, 1], [2, 3], [4, 5], [6]]]
+
+
+def test_all_ranks_have_the_multiple_and_the_minimum_whoever_needs_the_most():
+    # rank 0 fills three micro-batches of 9, rank 1 one of 3: at least 4, and a multiple of 3 virtual stages: 6
+    (plan,) = plan_updates(
+        [9, 9, 9, 1, 1, 1], dp_size=2, max_tokens=9, micro_batch_multiple=3, min_micro_batches=4, align="dummy"
+    )
+    assert plan.micro_batches == [[[0], [1], [2], [], [], []], [[3, 4, 5], [], [], [], [], []]]
+    assert plan.num_micro_batches == 6
+    # split: rank 1 has three of one sample each, and dummies after them
+    (plan,) = plan_updates([9, 9, 9, 1, 1, 1], dp_size=2, max_tokens=9, micro_batch_multiple=3, min_micro_batches=4)
+    assert plan.micro_batches == [[[0], [1], [2], [], [], []], [[3], [4], [5], [], [], []]]
+
+
 def test_updates_of_unequal_size_differ_by_one_sample():
     plans = plan_updates([1] * 7, dp_size=1, num_updates=3, micro_batch_size=8)
     assert [plan.samples for plan in plans] == [[0, 1, 2], [3, 4], [5, 6]]
@@ -149,6 +166,11 @@ def test_ids_are_needed_for_all_samples():
         plan_updates([1, 1, 1], dp_size=1, micro_batch_size=1, keep_together=["a", "b"])
 
 
+def samples_of(plan):
+    """Samples of each rank."""
+    return [[i for micro_batch in rank for i in micro_batch] for rank in plan.micro_batches]
+
+
 @settings(max_examples=200, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 60), min_size=1, max_size=40),
@@ -158,17 +180,21 @@ def test_ids_are_needed_for_all_samples():
         st.integers(1, 5).map(lambda n: {"micro_batch_size": n}), st.integers(1, 90).map(lambda n: {"max_tokens": n})
     ),
     balance=st.booleans(),
+    equal_counts=st.booleans(),
     multiple=st.integers(1, 3),
+    minimum=st.integers(1, 5),
     align=st.sampled_from(["split", "dummy"]),
 )
-def test_invariants(lengths, dp_size, num_updates, size, balance, multiple, align):
+def test_invariants(lengths, dp_size, num_updates, size, balance, equal_counts, multiple, minimum, align):
     num_updates = min(num_updates, len(lengths))
     plans = plan_updates(
         lengths,
         dp_size=dp_size,
         num_updates=num_updates,
         balance=balance,
+        equal_counts=equal_counts,
         micro_batch_multiple=multiple,
+        min_micro_batches=minimum,
         align=align,
         **size,
     )
@@ -178,8 +204,12 @@ def test_invariants(lengths, dp_size, num_updates, size, balance, multiple, alig
         assert len(plan.micro_batches) == dp_size
         assert {len(rank) for rank in plan.micro_batches} == {plan.num_micro_batches}
         assert plan.num_micro_batches % multiple == 0
-        counts = [sum(len(m) for m in rank) for rank in plan.micro_batches]
-        assert max(counts) - min(counts) <= 1
+        assert plan.num_micro_batches >= minimum
+        if "micro_batch_size" in size:  # no more than the fullest rank needs, the minimum and the multiple
+            most = max(-(-len(rank) // size["micro_batch_size"]) for rank in samples_of(plan))
+            assert plan.num_micro_batches == -(-max(most, minimum) // multiple) * multiple
+        counts = [len(rank) for rank in samples_of(plan)]
+        assert max(counts) - min(counts) <= 1 or (balance and not equal_counts)
         for micro_batch in (m for rank in plan.micro_batches for m in rank):
             if "max_tokens" in size:
                 assert sum(lengths[i] for i in micro_batch) <= size["max_tokens"] or len(micro_batch) == 1

@@ -72,8 +72,19 @@ RISING = {"weight_decay_incr_style": "linear", "start_weight_decay": 0.0, "end_w
 HALF = {"fp16": True, "use_precision_aware_optimizer": False}
 BOARD = {"use_tensorboard": True, "tb_project_name": "{folder}/board"}
 SHARDED = {"use_distributed_optimizer": True}
+PPO = {
+    "advantage_estimator": "ppo",
+    "resource": {"actor": (1, 1), "rollout": (1, 1), "critic": (1, 1), "advantages": (1, 0)},
+}
+REWARD_KL = {"normalize_advantages": True, "kl_coef": 0.05}
+JUDGE = {"genrm_model_path": "{folder}/judge"}
+TEACHER = {"opd_type": "megatron", "opd_teacher_load": "{folder}/checkpoints"}
+SERVER = {"use_opd": True, "opd_type": "sglang"}
 SAPO = {"advantage_estimator": "sapo"}
 TIS = {"use_tis": True}
+FIRST_LOGIT = "{folder}/mine.py:first_logit"
+OWN_LOSS = {"loss_type": "custom_loss", "custom_loss_function_path": FIRST_LOGIT}
+FAR = {"target": 0, "width": 1}
 ICEPOP = "relax_core.algorithms.corrections.icepop_function"
 
 CASES: dict[str, Case] = {
@@ -229,8 +240,27 @@ CASES: dict[str, Case] = {
     "reset_optimizer_states": training("trained", True),
     "only_train_params_name_list": training("trained", ["norm"]),
     "freeze_params_name_list": training("trained", ["norm"]),
-    "advantage_estimator": Case(probes.batch, "rloo", {"calculate_per_token_loss": True}),
+    # its KL goes with no other estimator but ppo
+    "advantage_estimator": Case(probes.batch, "reinforce_plus_plus", REWARD_KL, judged=False),
+    "gamma": Case(probes.batch, 0.5, {**REWARD_KL, "advantage_estimator": "reinforce_plus_plus"}),
+    "kl_coef": Case(probes.batch, 0.1, {**REWARD_KL, "advantage_estimator": "reinforce_plus_plus"}),
     "normalize_advantages": Case(probes.batch, True),
+    # The critic
+    "lambd": Case(probes.batch, 0.5, PPO),
+    "value_clip": training("critic_trained", 0.01, **PPO),
+    "critic_lr": training("critics_rates", 0.1, **PPO),
+    "critic_lr_warmup_iters": training("critics_rates", 2, **PPO),
+    "num_critic_only_steps": training("trained", 1, **PPO),
+    "critic_train_only": training("trained", True, **PPO),
+    "critic_load": Case(run.origins, "{folder}/other-model", PPO),
+    "critic_save": Case(run.saved, "{folder}/elsewhere", PPO),
+    # Distillation
+    "use_opd": Case(probes.passes, True, TEACHER, judged=False),  # its options are told without it
+    "opd_type": Case(probes.passes, "sglang", {**TEACHER, "use_opd": True}, judged=False),  # takes no weights
+    "opd_kl_coef": Case(probes.batch, 0.5, {**TEACHER, "use_opd": True}),
+    "opd_teacher_load": Case(run.origins, "{folder}/other-model", {**TEACHER, "use_opd": True}),
+    "opd_teacher_ckpt_step": Case(run.origins, 0, {**TEACHER, "use_opd": True}),
+    "rm_url": Case(run.teacher_server, "http://{inbox}/there", {**SERVER, "rm_url": "http://{inbox}/here"}),
     "sapo_tau_pos": Case(run.loss, 2.0, SAPO),
     "sapo_tau_neg": Case(run.loss, 2.0, SAPO),
     "use_opsm": Case(run.loss, True),
@@ -242,6 +272,9 @@ CASES: dict[str, Case] = {
     # its function goes with this option or --use-tis, which would run it anyway
     "get_mismatch_metrics": Case(run.loss, True, {"custom_tis_function_path": ICEPOP}, judged=False),
     "custom_pg_loss_reducer_function_path": Case(run.loss, "relax_core.algorithms.reduce.dr_grpo"),
+    "loss_type": Case(run.loss, "custom_loss", {"custom_loss_function_path": FIRST_LOGIT}, judged=False),
+    "custom_loss_function_path": Case(run.loss, "{folder}/mine.py:its_square", OWN_LOSS),
+    "disable_compute_advantages_and_returns": Case(probes.batch, True, OWN_LOSS),
     # Evaluation
     "eval_interval": evaluation(run.schedule, 2),
     "eval_datasets": Case(run.evaluation_prompts, [{"name": "sums", "path": "{folder}/evaluation.jsonl"}]),
@@ -264,10 +297,35 @@ CASES: dict[str, Case] = {
     ),
     # Reward
     "rm_type": Case(probes.scores, "dummy"),
+    "reward_mix": Case(
+        probes.scores, {"length": {**FAR, "weight": 2}}, {"rm_type": "mix", "reward_mix": {"length": FAR}}
+    ),
     "custom_rm_path": Case(probes.scores, "{folder}/mine.py:half"),
     "reward_key": Case(probes.scores, "two", {"custom_rm_path": "{folder}/mine.py:two", "reward_key": "one"}),
     "group_rm": Case(probes.scores, True, {"custom_rm_path": "{folder}/mine.py:count"}),
     "reward_max_concurrency": Case(probes.scores, 2, {"custom_rm_path": "{folder}/mine.py:crowd"}),
+    "rm_type_fallback": Case(probes.scores, "exact_number", {"rm_type": None, "rm_type_fallback": "zero"}),
+    "rm_type_infer": Case(probes.scores, True, {"rm_type": None, "rm_type_fallback": "zero"}),
+    "custom_rm_signature": Case(
+        probes.scores, "slime", {"custom_rm_path": "{folder}/mine.py:either", "custom_rm_signature": "relax"}
+    ),
+    "reward_num_workers": Case(
+        probes.processes, 2, {"custom_rm_path": "{folder}/mine.py:slow", "reward_num_workers": 1}
+    ),
+    "reward_timeout": Case(probes.outcomes, 0.1, {"custom_rm_path": "{folder}/mine.py:slow"}),
+    "reward_error_policy": Case(
+        probes.scores, "no_score", {"custom_rm_path": "{folder}/mine.py:broken", "reward_error_policy": "zero"}
+    ),
+    "no_score_policy": Case(probes.odd_batch, "zero"),
+    "truncated_reward_policy": Case(probes.odd_batch, "exclude"),
+    "code_sandbox": Case(probes.program, "limits", {"rm_type": "code", "reward_error_policy": "no_score"}),
+    # Judge
+    "genrm_model_path": Case(probes.judges, "{folder}/other-model", JUDGE),
+    "genrm_num_gpus": Case(probes.judges, 2, JUDGE),
+    "genrm_num_gpus_per_engine": Case(probes.judges, 2, {**JUDGE, "genrm_num_gpus": 2}),
+    "genrm_engine_config": Case(probes.judges, {"max_total_tokens": 9000}, JUDGE),
+    "genrm_sampling_config": Case(probes.questions, {"temperature": 0.5}, {**JUDGE, "rm_type": "judge"}),
+    "genrm_template": Case(probes.questions, "correctness", {**JUDGE, "rm_type": "judge"}),
     "custom_reward_post_process_path": Case(probes.batch, "{folder}/mine.py:halve"),
     # Logging
     "use_tensorboard": Case(run.board, True, {"tb_project_name": "{folder}/board"}),

@@ -22,9 +22,8 @@ def test_the_choices_of_the_option_are_the_registered_estimators() -> None:
     assert set(OPTIONS["advantage_estimator"].choices) == set(estimator_names())
 
 
-def test_an_estimator_is_honoured_unless_it_needs_a_pass_of_a_model_before_its_advantages() -> None:
-    waiting = {spec.name for spec in estimators() if spec.needs_critic or spec.kl_role == "reward"}
-    assert set(honoured_estimators()) == set(estimator_names()) - waiting
+def test_every_registered_estimator_is_honoured() -> None:
+    assert honoured_estimators() == estimator_names()
 
 
 def test_every_estimator_and_recipe_is_told_with_all_its_demands() -> None:

@@ -22,6 +22,7 @@ from relax_core.config.memory import (
     layer_activations,
     layer_parameters,
     logits_bytes,
+    own_loss_bytes,
     stage_activations,
     stage_parameters,
     trainer_memory,
@@ -307,6 +308,21 @@ class Peak:
         self.now -= size
 
 
+def watching(peak: Peak) -> Any:
+    """A context in which ``peak`` sees what operators return."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_map_only
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            tree_map_only(torch.Tensor, peak.see, result)
+            return result
+
+    return Watch()
+
+
 @pytest.mark.parametrize("entropy_loss", [False, True])
 @pytest.mark.parametrize("chunk", [-1, 64])
 @pytest.mark.parametrize("hidden", [32, 1024])
@@ -315,20 +331,8 @@ def test_log_probs_need_as_many_bytes(
     bf16: bool, hidden: int, chunk: int, entropy_loss: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils._pytree import tree_map_only
 
     from relax_core.algorithms import logprobs
-
-    class Watch(TorchDispatchMode):
-        def __init__(self, peak: Peak) -> None:
-            super().__init__()
-            self.peak = peak
-
-        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            result = function(*args, **(kwargs or {}))
-            tree_map_only(torch.Tensor, self.peak.see, result)
-            return result
 
     monkeypatch.setattr(logprobs, "_block_rows", lambda logits, dtype: logits.shape[0])  # as on a GPU
     rows, shape, dtype = 256, replace(SMALL, hidden=hidden, vocab=2048), torch.bfloat16 if bf16 else torch.float32
@@ -338,7 +342,7 @@ def test_log_probs_need_as_many_bytes(
 
     def measure(gradient: bool) -> int:
         peak = Peak(inputs, weight)
-        with Watch(peak), torch.set_grad_enabled(gradient):
+        with watching(peak), torch.set_grad_enabled(gradient):
             log_probs, entropy = logprobs.token_log_probs(
                 inputs, weight, targets, chunk_size=chunk, with_entropy=gradient, entropy_grad=entropy_loss
             )
@@ -352,6 +356,25 @@ def test_log_probs_need_as_many_bytes(
             shape, Layout(bf16=bf16), rows, chunk=chunk, gradient=gradient, entropy_loss=gradient and entropy_loss
         )
         assert said == pytest.approx(measure(gradient), rel=0.05), gradient
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_loss_of_the_user_needs_as_many_bytes(bf16: bool) -> None:
+    import torch
+
+    rows, shape, dtype = 256, replace(SMALL, hidden=8, vocab=2048), torch.bfloat16 if bf16 else torch.float32
+    inputs = torch.randn(rows, shape.hidden, dtype=dtype, requires_grad=True)
+    weight = torch.randn(shape.vocab, shape.hidden, dtype=dtype, requires_grad=True)
+    targets = torch.randint(0, shape.vocab, (rows, 1))
+    peak = Peak(inputs, weight)
+
+    def loss() -> Any:
+        logits = (inputs @ weight.t()).float()
+        return -logits.log_softmax(-1).gather(1, targets).sum()
+
+    with watching(peak):
+        loss().backward()
+    assert own_loss_bytes(shape, rows) == pytest.approx(peak.most, rel=0.05)
 
 
 # a whole rank

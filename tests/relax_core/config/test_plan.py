@@ -43,6 +43,10 @@ MODEL = ModelShape(
     qk_norm=True,
     max_positions=2048,
 )
+PPO: dict[str, Any] = {
+    "advantage_estimator": "ppo",
+    "resource": {"actor": (1, 1), "rollout": (1, 1), "critic": (1, 2), "advantages": (1, 0)},
+}
 RUN: dict[str, Any] = {
     "hf_checkpoint": "model",
     "prompt_data": "prompts.jsonl",
@@ -198,7 +202,7 @@ def test_a_run_without_end_takes_no_time_to_plan() -> None:
 def test_tasks_are_those_of_the_flow_in_its_order() -> None:
     tree = ast.parse((ROOT / "flows/train.py").read_text())
     tasks = {
-        alias.asname or alias.name: alias.name
+        alias.asname or alias.name: {"passes": "forward", "critics": "train_critic"}.get(alias.name, alias.name)
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("tasks.")
         for alias in node.names
@@ -213,13 +217,39 @@ def test_tasks_are_those_of_the_flow_in_its_order() -> None:
 
 
 def test_tasks_that_a_run_never_has_are_left_out() -> None:
-    names = [name for name, _ in planned().tasks]
-    assert names == [name for name in TASKS if not name.startswith("evaluate")]
-    assert [name for name, _ in planned(**EVALUATED).tasks] == list(TASKS)
+    usual = [name for name in TASKS if name not in ("forward", "train_critic")]
+    assert [name for name, _ in planned().tasks] == [name for name in usual if not name.startswith("evaluate")]
+    assert [name for name, _ in planned(**EVALUATED).tasks] == usual
+    assert [name for name, _ in planned(**EVALUATED, **PPO).tasks] == list(TASKS)
     assert dict(planned(**EVALUATED).tasks)["evaluate_before"] == "before the first step"
 
 
 # memory
+
+
+def test_a_critic_is_a_role_with_tasks_and_memory_of_its_own() -> None:
+    made = planned(**PPO)
+    assert {role.role: (role.devices, role.form) for role in made.roles} == {
+        "actor": (1, "data 1 x tensor 1 x pipeline 1"),
+        "rollout": (1, "engines 1 x tensor 1"),
+        "critic": (2, "data 2 x tensor 1 x pipeline 1"),
+        "advantages": (0, "on the driver's CPU"),
+    }
+    actor, critic, engine = made.memory
+    assert (actor.role, critic.role, engine.role) == ("actor", "critic", "rollout")
+    # no output layer of 512 x 64, but a head of 64 and a bias
+    assert (actor.parts["weights"] - critic.parts["weights"]) // 4 == 512 * 64 - 65
+    # 100 tokens of 64 numbers in float32, and their gradient
+    assert critic.parts["logits"] == 100 * 64 * 4 * 2
+    assert any("critic" in line for line in made.lines())
+
+
+def test_options_of_the_critic_decide_its_training_alone() -> None:
+    changes = {change.stage: change for change in planned(**PPO).changes}
+    assert list(changes) == ["generate", "reward", "forward", "advantage", "train_critic", "train", "evaluate"]
+    assert {"--critic-lr", "--critic-lr-warmup-iters", "--value-clip"} <= set(changes["train_critic"].fixed)
+    assert "--lr" in changes["train"].fixed
+    assert {"--num-critic-only-steps", "--critic-train-only"} <= set(changes["train"].fixed)
 
 
 def test_memory_of_the_roles() -> None:
@@ -255,6 +285,8 @@ def test_options_of_memory_are_looked_at() -> None:
     kl: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
     assert part("pass without gradient", **kl) == part("pass without gradient") + part("weights")
     assert part("logits", log_probs_chunk_size=10) < part("logits")
+    own: dict[str, Any] = {"loss_type": "custom_loss", "custom_loss_function_path": "mine.py:loss"}
+    assert part("logits", **own) == 100 * 512 * 4 * 3
     dynamic: dict[str, Any] = {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 1000}
     assert part("activations", **dynamic) == 10 * part("activations")
     assert part("KV cache", 1, sglang_max_running_requests=4) * 8 == part("KV cache", 1)

@@ -9,7 +9,7 @@ from relax_core.algorithms.registry import estimators
 from relax_core.config.options import OPTIONS, with_options
 from relax_core.config.resolve import resolve
 from relax_core.config.sections import RelaxConfig
-from relax_core.config.stages import CLIPS, LOSS_OPTIONS, MATTERS_WHEN, STAGES, Stage, options_hash, stage_options
+from relax_core.config.stages import MATTERS_WHEN, STAGES, Stage, options_hash, stage_options
 
 IN_STAGES = {name for names in STAGES.values() for name in names}
 
@@ -20,10 +20,19 @@ def test_the_table_names_every_stage_and_no_option_that_is_not_honoured() -> Non
     assert not [name for name in IN_STAGES if OPTIONS[name].unwired]
 
 
-def test_the_losses_take_what_the_registry_says() -> None:
-    assert {spec.name: LOSS_OPTIONS.get(spec.name, CLIPS) for spec in estimators()} == {
-        spec.name: spec.loss_options for spec in estimators()
-    }
+def test_an_option_of_a_policy_loss_matters_to_the_estimators_whose_loss_takes_it() -> None:
+    names = {name for spec in estimators() for name in spec.loss_options}
+    assert names == {"eps_clip", "eps_clip_high", "eps_clip_c", "sapo_tau_pos", "sapo_tau_neg"}
+    for spec in estimators():
+        config = with_options(RelaxConfig(), {"advantage_estimator": spec.name})
+        assert names & set(stage_options(config, "train")) == set(spec.loss_options)
+
+
+def test_a_discount_matters_to_the_estimators_that_read_it() -> None:
+    names = {"gamma", "lambd"} & IN_STAGES
+    for spec in estimators():
+        config = with_options(RelaxConfig(), {"advantage_estimator": spec.name})
+        assert names & set(stage_options(config, "advantage")) == names & set(spec.advantage_options)
 
 
 def test_options_that_are_passed_through_are_part_of_the_stages_that_they_change() -> None:
@@ -95,6 +104,62 @@ def test_conditions_on_options_that_only_then_matter() -> None:
     own = {**GROUP, "custom_generate_function_path": "mine.generate"}
     assert changed_stages(own, {"custom_args": {"turns": 2}}) == {"generate", "advantage", "train", "evaluate"}
     assert changed_stages(GROUP, {"custom_args": {"turns": 2}}) == set()  # no function reads them
+
+
+def test_a_loss_of_the_user_may_read_every_option_of_the_loss() -> None:
+    own = {**GROUP, "loss_type": "custom_loss", "custom_loss_function_path": "mine.loss"}
+    for change in ({"kl_loss_coef": 0.1}, {"sapo_tau_pos": 2.0}, {"opsm_delta": 1.0}, {"custom_args": {"beta": 2}}):
+        assert "train" in changed_stages(own, change)
+    assert changed_stages(own, {"custom_loss_function_path": "mine.other"}) == {"train"}
+
+
+def test_without_advantages_nothing_of_them_matters() -> None:
+    own = {**GROUP, "loss_type": "custom_loss", "custom_loss_function_path": "mine.loss"}
+    none = {**own, "disable_compute_advantages_and_returns": True}
+    assert changed_stages(own, {"disable_compute_advantages_and_returns": True}) == {"advantage", "train"}
+    assert changed_stages(none, {"disable_rewards_normalization": True}) == set()
+    assert changed_stages(none, {"advantage_estimator": "gspo"}) == {"train"}  # which is told its name
+    assert changed_stages(none, {"custom_reward_post_process_path": "mine.process"}) == {"advantage"}
+
+
+PPO = {
+    **GROUP,
+    "advantage_estimator": "ppo",
+    "resource": {"actor": (1, 1), "rollout": (1, 1), "critic": (1, 1), "advantages": (1, 0)},
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "stages"),
+    [
+        ({"critic_lr": 0.5}, {"train_critic"}),
+        ({"critic_lr_warmup_iters": 2}, {"train_critic"}),
+        ({"value_clip": 0.5}, {"train_critic"}),
+        ({"lr": 1e-4}, {"train_critic", "train"}),  # --critic-lr follows it
+        ({"lr": 1e-4, "critic_lr": 1e-6}, {"train"}),
+        ({"lr_warmup_iters": 2}, {"train"}),
+        ({"eps_clip": 0.3}, {"train"}),
+        ({"entropy_coef": 0.1}, {"train"}),
+        ({"adam_beta1": 0.8}, {"train_critic", "train"}),
+        ({"calculate_per_token_loss": True}, {"train_critic", "train"}),
+        ({"deterministic_mode": True}, {"train_critic", "train"}),
+        ({"freeze_params_name_list": ["norm"]}, {"train"}),
+        ({"num_critic_only_steps": 1}, {"train"}),
+        ({"critic_train_only": True}, {"train"}),
+        ({"critic_load": "elsewhere"}, {"forward", "train_critic"}),
+        ({"lambd": 0.5}, {"advantage"}),
+        ({"critic_save": "elsewhere"}, set()),
+    ],
+    ids=str,
+)
+def test_what_an_option_of_ppo_reaches(change: dict[str, Any], stages: set[str]) -> None:
+    assert changed_stages(PPO, change) == stages
+
+
+def test_nothing_of_a_critic_matters_without_one() -> None:
+    for change in ({"critic_lr": 0.5}, {"value_clip": 0.5}, {"critic_load": "x"}, {"num_critic_only_steps": 1}):
+        assert changed_stages(GROUP, change) == set()
+    assert stage_options(RelaxConfig(), "train_critic") == {}
 
 
 def test_stage_options_are_json() -> None:

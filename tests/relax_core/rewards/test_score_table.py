@@ -15,7 +15,7 @@ from data.schema import REWARD, ROLLOUT, schema_id
 from data.schema import table as schema_table
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections import RelaxConfig
-from relax_core.rewards.calls import score_samples
+from relax_core.rewards.calls import Call, Scorer
 from relax_core.rewards.score import (
     check_reward,
     evaluation_source_hash,
@@ -214,8 +214,8 @@ def test_async_rewards_overlap_within_the_limit_and_keep_their_order():
         return float(sample.sample_id)
 
     spec = RewardSpec("judge", reward, True, "", "")
-    outcomes = score_samples([(spec, RewardInput(str(i), "", "")) for i in range(20)], None, 3)
-    assert [outcome.score for outcome in outcomes] == list(range(20))
+    outcomes = Scorer(concurrency=3)([Call(spec, (RewardInput(str(i), "", ""),)) for i in range(20)])
+    assert [outcome.score for [outcome] in outcomes] == list(range(20))
     assert most == 3
 
 
@@ -234,7 +234,7 @@ def test_the_first_async_error_cancels_the_rest(custom):
 
     spec = RewardSpec("judge", reward, True, "", "")
     with pytest.raises(UserError, match="judge failed on sample 1"):
-        score_samples([(spec, RewardInput(str(i), "", "")) for i in range(3)], None)
+        Scorer()([Call(spec, (RewardInput(str(i), "", ""),)) for i in range(3)])
     assert sorted(cancelled) == ["0", "2"]
 
 

@@ -9,6 +9,8 @@ import pytest
 from data.store import RunStore
 from relax_core.config.sections.checkpoint import CheckpointSection
 from relax_core.run import retention
+from relax_core.run.records import StageRecords
+from relax_core.run.recovery import History
 from relax_core.run.retention import prune, to_keep
 from relax_core.training.checkpoint_index import complete_iterations
 
@@ -54,7 +56,8 @@ class Run:
             self.store.write_manifest(iteration, manifest)
 
     def prune(self, **values: Any) -> list[int]:
-        return prune(self.store, str(self.folder), options(**values))
+        history = History(self.store, StageRecords(self.store), str(self.folder), "start")
+        return prune(history, options(**values))
 
     @property
     def left(self) -> list[str]:
@@ -73,6 +76,20 @@ def test_the_newest_ones_stay(run: Run) -> None:
     assert run.prune(max_actor_ckpt_to_keep=2) == [1, 3]
     assert run.left == ["iter_0000005", "iter_0000007"]
     assert [iteration for iteration, _ in complete_iterations(str(run.folder))] == [7, 5]
+
+
+def test_a_critics_are_told_by_what_manifests_say_of_it(run: Run) -> None:
+    """Another model's weights and checkpoint stand in the same manifests; the folder is the critic's own."""
+    for iteration in (1, 3, 5):
+        run.save(iteration, weights_id=f"critic-{iteration}", commit=False)
+    (run.folder / "iter_0000001/relax_state.json").unlink()  # its deletion was killed
+    for iteration in (1, 3, 5):
+        critic = {"id": f"critic-{iteration}", "checkpoint": {"iteration": iteration}}
+        run.store.write_manifest(iteration, {"weights": {"id": "w"}, "checkpoint": None, "critic": critic})
+    records = StageRecords(run.store)
+    history = History(run.store, records, str(run.folder), "start", "train_critic", "critic", "critic")
+    assert prune(history, options(max_actor_ckpt_to_keep=1)) == [1, 3]
+    assert run.prune(max_actor_ckpt_to_keep=1) == []  # none of these is the actor's
 
 
 def test_only_checkpoints_of_finished_steps_of_this_run_are_counted_and_deleted(run: Run) -> None:

@@ -15,7 +15,7 @@ from data.store import RunStore
 from relax_core.tracking import progress as module
 from relax_core.tracking.jsonl import append_metrics
 from relax_core.tracking.progress import Progress
-from relax_core.tracking.summary import closing_summary, resume_command
+from relax_core.tracking.summary import SHOWN_METRICS, closing_summary, resume_command
 
 METRICS = {
     "reward/mean": 0.5,
@@ -173,8 +173,7 @@ def test_every_command_of_the_summary_works(tmp_path):
         store.write_table(store.step_path(step, "rollout.parquet"), pa.table(rollout))
         reward = pa.table({"sample_id": ids, "reward": np.array(scores, np.float32)})
         store.write_table(store.step_path(step, "reward.parquet"), reward)
-        names = ("reward/mean", "response_len/mean", "grad_norm", "train_rollout_logprob_abs_diff")
-        append_metrics(store, step, {"loss": 0.5, **dict.fromkeys(names, 1.0)})
+        append_metrics(store, step, {**dict.fromkeys(SHOWN_METRICS, 1.0), "loss": 0.5})
     text = closing_summary(str(run), last_step=1)
     commands = [line.split(":", 1)[1].strip() for line in text.splitlines() if " -c " in line]
     assert len(commands) == 3

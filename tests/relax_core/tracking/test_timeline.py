@@ -16,7 +16,7 @@ SPANS = [Span("generate", 100.0, 2.5), Span("train", 102.5, 0.25), Span("reward"
 def test_a_stage_is_an_event_of_its_role() -> None:
     events = trace(4, SPANS)["traceEvents"]
     names = {event["pid"]: event["args"]["name"] for event in events if event["ph"] == "M"}
-    assert list(names.values()) == list(ROLES)
+    assert list(names.values()) == list(ROLES[:3])
     stages = [(event["name"], names[event["pid"]], event["ts"], event["dur"]) for event in events if event["ph"] == "X"]
     assert stages == [
         ("generate", "rollout", 100_000_000, 2_500_000),
@@ -24,6 +24,12 @@ def test_a_stage_is_an_event_of_its_role() -> None:
         ("reward", "driver", 103_000_000, 1_000),
     ]
     assert all(event["args"] == {"step": 4} for event in events if event["ph"] == "X")
+
+
+def test_a_critic_is_a_process_where_it_worked() -> None:
+    events = trace(0, [*SPANS, Span("train_critic", 104.0, 1.0)])["traceEvents"]
+    assert [event["args"]["name"] for event in events if event["ph"] == "M"] == list(ROLES)
+    assert [event["pid"] for event in events if event["name"] == "train_critic"] == [ROLES.index("critic")]
 
 
 @pytest.mark.parametrize("folder", ["{tmp}/lines", "memory://timeline-test"])

@@ -23,6 +23,14 @@ CASES: dict[str, dict[str, Any]] = {
     "sapo": {**OFF_POLICY, "advantage_estimator": "sapo", "sapo_tau_pos": 1.3, "sapo_tau_neg": 1.7},
     "cispo": {**OFF_POLICY, "advantage_estimator": "cispo"},
     "rloo": {**OFF_POLICY, "advantage_estimator": "rloo", "calculate_per_token_loss": True},
+    # their advantages: test_trainer_forward.py, test_trainer_critic.py
+    "reinforce_plus_plus": {
+        **OFF_POLICY,
+        "advantage_estimator": "reinforce_plus_plus",
+        "use_kl_loss": False,
+        "kl_loss_coef": 0.0,
+    },
+    "ppo": {**OFF_POLICY, "advantage_estimator": "ppo", "use_kl_loss": False, "kl_loss_coef": 0.0},
     "reinforce_plus_plus_baseline": {
         **OFF_POLICY,
         "advantage_estimator": "reinforce_plus_plus_baseline",
@@ -129,7 +137,9 @@ def _losses(a: Any, adv: float) -> dict[str, Callable[[Tensor, Tensor], Tensor]]
     return {
         "grpo": clipped,
         "gspo": clipped,
+        "reinforce_plus_plus": clipped,
         "reinforce_plus_plus_baseline": clipped,
+        "ppo": clipped,
         "sapo": gated,
         "cispo": bounded,
         "rloo": lambda ratio, new: -adv * new,

@@ -149,11 +149,11 @@ def on_policy(model: str, work: str) -> None:
 
 def recompute_loss(model: str, work: str) -> None:
     """Nothing of the logits is kept for the backward pass, and the numbers are the same."""
-    from relax_core.training import passes
+    from relax_core.training import readout
 
     store, refs = batches(work)
     kept: list[bool] = []
-    original = passes.token_log_probs
+    original = readout.token_log_probs
 
     def watched(*arguments: Any, **options: Any) -> Any:
         result = original(*arguments, **options)
@@ -161,7 +161,7 @@ def recompute_loss(model: str, work: str) -> None:
             kept.append(result[0].grad_fn.kept is not None)
         return result
 
-    passes.token_log_probs = watched
+    readout.token_log_probs = watched
     try:
         found = []
         for again in (False, True):
@@ -172,7 +172,7 @@ def recompute_loss(model: str, work: str) -> None:
             assert all(value is not again for value in kept)
             found.append((metrics, weights(trainer)))
     finally:
-        passes.token_log_probs = original
+        readout.token_log_probs = original
     (left, mine), (right, theirs) = found
     assert left == pytest.approx(right, rel=1e-6)
     assert all(torch.allclose(value, theirs[name], atol=1e-6) for name, value in mine.items())

@@ -10,6 +10,7 @@ import relax_core.training
 from relax_core.config.options import OPTIONS, with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.actor import trainer_environment, trainer_options
+from relax_core.training.roles import Role
 
 OTHER_THINGS = {"async_save", "context_parallel_size", "debug", "save", "split"}
 """Names of options that are also those of methods, of sections and of Megatron's own settings."""
@@ -23,7 +24,8 @@ def test_every_option_that_the_trainer_reads_is_among_them() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in OPTIONS
     }
-    assert read - OTHER_THINGS - trainer_options(RelaxConfig()).keys() == set()
+    made = trainer_options(RelaxConfig()).keys() | trainer_options(RelaxConfig(), role="critic").keys()
+    assert read - OTHER_THINGS - made == set()
 
 
 @pytest.mark.parametrize(
@@ -47,6 +49,29 @@ def test_every_option_that_the_trainer_reads_is_among_them() -> None:
 def test_a_trainer_is_made_anew_for_what_it_honours_only(change: dict[str, Any], anew: bool) -> None:
     before, after = (trainer_options(with_options(RelaxConfig(), options)) for options in ({}, change))
     assert (before != after) is anew
+
+
+@pytest.mark.parametrize(
+    ("change", "anew"),
+    [
+        ({"critic_lr": 1.0}, {"critic"}),
+        ({"value_clip": 1.0}, {"critic"}),
+        ({"critic_load": "x"}, {"critic"}),
+        ({"lr": 1.0}, {"actor"}),
+        ({"eps_clip": 0.3}, {"actor"}),
+        ({"num_critic_only_steps": 1}, {"actor"}),
+        ({"freeze_params_name_list": ["norm"]}, {"actor"}),
+        ({"adam_beta1": 0.5}, {"actor", "critic"}),
+        ({"tensor_model_parallel_size": 2}, {"actor", "critic"}),
+        ({"critic_save": "x"}, set()),
+    ],
+    ids=str,
+)
+def test_an_option_of_one_role_leaves_the_others_trainer_alone(change: dict[str, Any], anew: set[str]) -> None:
+    configs = [with_options(RelaxConfig(), {"critic_lr": 0.1, **options}) for options in ({}, change)]
+    roles: tuple[Role, ...] = ("actor", "critic")
+    found = {role for role in roles if trainer_options(configs[0], role=role) != trainer_options(configs[1], role=role)}
+    assert found == anew
 
 
 def test_the_given_environment_wins() -> None:

@@ -1,6 +1,7 @@
 """Micro-batches and the loss of an optimiser step, by hand."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -72,6 +73,7 @@ def test_a_micro_batch_keeps_the_order_that_it_is_asked_for(batch: TrainingBatch
     assert micro.tokens.tolist() == [5, 6, 7, 0, 1, 2, 3]
     assert micro.rows.tolist() == [2, 4, 5, 6]
     assert micro.flat.tolist() == [3, 0, 1, 2]
+    assert micro.samples == [1, 0]
 
 
 def test_a_dummy_scores_nothing(batch: TrainingBatch) -> None:
@@ -195,6 +197,15 @@ def test_entropy_or_kl_in_the_loss_gives_every_sample_a_gradient(entropy: float,
     config = RelaxConfig()
     config.algorithm.entropy_coef, config.batch.micro_batch_size = entropy, 2
     config.algorithm.use_kl_loss = reference
+    (work,) = divide(config, Layout(0, 1), batch)
+    assert (work.learn, work.watch) == ([[0, 1]], [])
+
+
+@pytest.mark.parametrize("loss_type", ["custom_loss", "sft"])
+def test_a_loss_that_may_read_no_advantages_trains_every_sample(loss_type: Literal["custom_loss", "sft"]) -> None:
+    batch = make([[1], [0]], [[0], [0]], [[-1]] * 2)
+    config = RelaxConfig()
+    config.algorithm.loss_type, config.batch.micro_batch_size = loss_type, 2
     (work,) = divide(config, Layout(0, 1), batch)
     assert (work.learn, work.watch) == ([[0, 1]], [])
 

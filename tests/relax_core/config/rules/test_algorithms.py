@@ -10,6 +10,8 @@ from relax_core.config.rules.kl import RULES as KL_RULES
 
 OWN = [rule for rule in RULES if rule not in (*ESTIMATORS, *KL_RULES)]
 TIS: dict[str, Any] = {"use_tis": True}
+OWN_LOSS: dict[str, Any] = {"loss_type": "custom_loss", "custom_loss_function_path": "a.loss"}
+NONE: dict[str, Any] = {**OWN_LOSS, "disable_compute_advantages_and_returns": True}
 
 CASES: list[tuple[str, Case]] = [
     (
@@ -69,6 +71,38 @@ CASES: list[tuple[str, Case]] = [
             {"disable_compute_advantages_and_returns": True},
             "--disable-compute-advantages-and-returns: leaves the policy loss without the advantages",
             {"disable_compute_advantages_and_returns": True, "loss_type": "sft"},
+        ),
+    ),
+    (
+        "no-advantages-to-change",
+        Case(
+            {**NONE, "normalize_advantages": True},
+            "--disable-compute-advantages-and-returns: leaves --normalize-advantages without the advantages that it",
+            {"normalize_advantages": True},
+        ),
+    ),
+    (
+        "no-advantages-to-change",
+        Case(
+            {**NONE, "advantage_estimator": "ppo"},
+            "--disable-compute-advantages-and-returns: leaves --advantage-estimator ppo without the advantages",
+            NONE,
+        ),
+    ),
+    (
+        "parts-of-the-policy-loss",
+        Case(
+            {**OWN_LOSS, "use_opsm": True},
+            "--use-opsm: is a part of the policy loss: it does nothing in --loss-type custom_loss. Leave it out.",
+            {**OWN_LOSS, "use_tis": True},  # it makes a pass, whose log-probs the function gets
+        ),
+    ),
+    (
+        "parts-of-the-policy-loss",
+        Case(
+            {**OWN_LOSS, "custom_pg_loss_reducer_function_path": "a.reducer"},
+            "--custom-pg-loss-reducer-function-path a.reducer: is a part of the policy loss",
+            {"custom_pg_loss_reducer_function_path": "a.reducer"},
         ),
     ),
     (

@@ -77,19 +77,11 @@ CASES: list[tuple[str, Case]] = [
         Case({**OPD, "opd_teacher_ckpt_step": 3}, "--opd-teacher-ckpt-step 3: needs --opd", {}),
     ),
     (
-        "teacher-step-exists",
+        "a-teacher-model-has-no-steps",
         Case(
-            {**OPD, "opd_teacher_load": "{folder}/three", "opd_teacher_ckpt_step": 5},
-            "--opd-teacher-ckpt-step 5: is no step of the checkpoints in --opd-teacher-load {folder}/three.",
-            {**OPD, "opd_teacher_load": "{folder}/five", "opd_teacher_ckpt_step": 5},
-        ),
-    ),
-    (
-        "teacher-step-exists",
-        Case(
-            {**OPD, "opd_teacher_load": "{folder}/three", "opd_teacher_ckpt_step": 0},
-            "--opd-teacher-ckpt-step 0: is no step of the checkpoints",
-            {**OPD, "opd_teacher_load": "s3://bucket/three", "opd_teacher_ckpt_step": 0},  # not to be seen from here
+            {**OPD, "opd_teacher_load": "{folder}/model", "opd_teacher_ckpt_step": 5},
+            "--opd-teacher-ckpt-step 5: chooses among checkpoints, and --opd-teacher-load {folder}/model is one model.",
+            {**OPD, "opd_teacher_load": "{folder}/three", "opd_teacher_ckpt_step": 3},
         ),
     ),
     (
@@ -133,12 +125,16 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "critic-is-saved",
-        Case({"advantage_estimator": "ppo"}, "--critic-save: is not set: the critic is not saved", PPO),
+        "saves-do-not-meet",
+        Case({**PPO, "save": "critic/"}, "--critic-save critic: is where the actor is saved", {**PPO, "save": "actor"}),
     ),
     (
         "saves-do-not-meet",
-        Case({**PPO, "save": "critic"}, "--critic-save critic: is --save too", {**PPO, "save": "actor"}),
+        Case(
+            {**PPO, "run_dir": "{folder}/run", "critic_save": "{folder}/run/checkpoints"},
+            "--critic-save {folder}/run/checkpoints: is where the actor is saved too",
+            {**PPO, "run_dir": "{folder}/run", "critic_save": "{folder}/run/critic-checkpoints"},
+        ),
     ),
     (
         "weights-have-a-transport",

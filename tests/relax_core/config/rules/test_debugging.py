@@ -46,6 +46,14 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "no-advantages-without-their-models",
+        Case(
+            {"debug_rollout_only": True, "advantage_estimator": "ppo"},
+            "--debug-rollout-only: makes samples and scores, but no advantages",
+            {"debug_rollout_only": True},
+        ),
+    ),
+    (
         "training-alone-has-data",
         Case(
             {"debug_train_only": True},

@@ -26,7 +26,7 @@ def without(role: str) -> dict[str, Any]:
 
 CASES: list[tuple[str, Case]] = [
     (
-        "ppo-kl-off",
+        "no-reference-beside-a-critic",
         Case(
             {**PPO, "kl_coef": 0.1},
             "--advantage-estimator ppo: has no reference model: --kl-coef",
@@ -35,7 +35,7 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "ppo-kl-off",
+        "no-reference-beside-a-critic",
         Case(
             {**TOGETHER, "use_kl_loss": True, "kl_loss_coef": 0.1, "use_unbiased_kl": True},
             "--advantage-estimator ppo: has no reference model",
@@ -44,7 +44,7 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "ppo-kl-off",
+        "no-reference-beside-a-critic",
         Case(  # nobody is sent to --use-kl-loss, which would be switched off
             {**TOGETHER, "kl_loss_coef": 0.1},
             "--advantage-estimator ppo: has no reference model",
@@ -53,7 +53,7 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "ppo-roles",
+        "estimator-roles",
         Case(
             without("critic"),
             '--resource: has no role critic, which --advantage-estimator ppo needs. Add "critic":[1,1].',
@@ -61,11 +61,11 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "ppo-roles",
+        "estimator-roles",
         Case(without("advantages"), "--resource: has no role advantages, which --advantage-estimator ppo needs.", PPO),
     ),
     (
-        "ppo-colocate-log-probs",
+        "ppo-use-rollout-logprobs-with-colocate",
         Case(
             {**TOGETHER, "use_rollout_logprobs": False},
             "--use-rollout-logprobs: is required with --advantage-estimator ppo under --colocate.",
@@ -73,11 +73,11 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "ppo-colocate-staleness",
+        "ppo-max-staleness-with-colocate",
         Case({**TOGETHER, "max_staleness": 1}, "--max-staleness 1: must be 0 with --advantage-estimator ppo", TOGETHER),
     ),
     (
-        "baseline-needs-a-group",
+        "rloo-and-others-n-samples-per-prompt",
         Case(
             {**RLOO, "n_samples_per_prompt": 1},
             "--n-samples-per-prompt 1: leaves --advantage-estimator rloo no other response to compare with. Make it 2",
@@ -85,7 +85,7 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "baseline-needs-a-group",
+        "rloo-and-others-n-samples-per-prompt",
         Case(
             {**BASELINE, "n_samples_per_prompt": 1},
             "leaves --advantage-estimator reinforce_plus_plus_baseline no other response",
@@ -93,7 +93,7 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "baseline-is-the-normalisation",
+        "rloo-and-others-disable-rewards-normalization",
         Case(
             {**RLOO, "disable_rewards_normalization": True},
             "--disable-rewards-normalization: takes the baseline away from --advantage-estimator rloo. Leave it out.",
@@ -101,20 +101,20 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "rloo-keeps-the-scale",
+        "rloo-normalize-advantages",
         Case({**RLOO, "normalize_advantages": True}, "--normalize-advantages: divides by a spread", PLUS),
     ),
     (
-        "rloo-token-loss",
+        "rloo-calculate-per-token-loss",
         Case(
             {"advantage_estimator": "rloo"},
             "--calculate-per-token-loss: is required with --advantage-estimator rloo",
             RLOO,
         ),
     ),
-    ("rloo-staleness", Case({**RLOO, "max_staleness": 2}, "--max-staleness 2: must be 0 with --adv", RLOO)),
+    ("rloo-max-staleness", Case({**RLOO, "max_staleness": 2}, "--max-staleness 2: must be 0 with --adv", RLOO)),
     (
-        "rloo-one-update",
+        "rloo-num-steps-per-rollout",
         Case(
             {**RLOO, "global_batch_size": 16},
             "--num-steps-per-rollout 2: must be 1 with --advantage-estimator rloo",
@@ -122,20 +122,20 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "rloo-whole-responses",
+        "rloo-partial-rollout",
         Case({**RLOO, "partial_rollout": True}, "--partial-rollout: cannot be used with --advantage-estimator", RLOO),
     ),
     (
-        "kl-coef-has-a-place",
+        "grpo-and-others-kl-coef",
         Case(
             {"kl_coef": 0.1},
             "--kl-coef 0.1: has no effect with --advantage-estimator grpo: no KL is part of its rewards. Use --use-kl",
             PLUS,
         ),
     ),
-    ("kl-coef-has-a-place", Case({**RLOO, "kl_coef": 0.1}, "--kl-coef 0.1: has no effect with", RLOO)),
+    ("grpo-and-others-kl-coef", Case({**RLOO, "kl_coef": 0.1}, "--kl-coef 0.1: has no effect with", RLOO)),
     (
-        "reinforce-standardises",
+        "reinforce-plus-plus-and-others-normalize-advantages",
         Case(
             {**PLUS, "normalize_advantages": False},
             "--normalize-advantages: is required with --advantage-estimator reinforce_plus_plus.",
@@ -143,21 +143,27 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "reinforce-whole-sequences",
+        "reinforce-plus-plus-and-others-context-parallel-size",
         Case({**PLUS, "context_parallel_size": 2}, "--context-parallel-size 2: must be 1 with --adv", PLUS),
     ),
     (
-        "reinforce-response-loss",
+        "reinforce-plus-plus-and-others-calculate-per-token-loss",
         Case({**BASELINE, "calculate_per_token_loss": True}, "--calculate-per-token-loss: cannot be used", BASELINE),
     ),
-    ("reinforce-reward-kl", Case({**PLUS, "kl_coef": 0.0}, "--kl-coef 0.0: must be above 0 with --advantage", PLUS)),
-    ("reinforce-kl-type", Case({**PLUS, "kl_loss_type": "k3"}, "--kl-loss-type k3: must be k1 with --adv", PLUS)),
     (
-        "reinforce-kl-once",
+        "reinforce-plus-plus-kl-coef",
+        Case({**PLUS, "kl_coef": 0.0}, "--kl-coef 0.0: must be above 0 with --advantage", PLUS),
+    ),
+    (
+        "reinforce-plus-plus-kl-loss-type",
+        Case({**PLUS, "kl_loss_type": "k3"}, "--kl-loss-type k3: must be k1 with --adv", PLUS),
+    ),
+    (
+        "reinforce-plus-plus-use-kl-loss",
         Case({**PLUS, "use_kl_loss": True}, "--use-kl-loss: cannot be used with --advantage-estimator", BASELINE),
     ),
     (
-        "reinforce-baseline-kl",
+        "reinforce-plus-plus-baseline-use-kl-loss",
         Case(
             {**BASELINE, "use_kl_loss": False, "kl_loss_coef": 0.0},
             "--use-kl-loss: is required with --advantage-estimator reinforce_plus_plus_baseline.",
@@ -165,23 +171,31 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "reinforce-baseline-kl-type",
+        "reinforce-plus-plus-baseline-kl-loss-type-with-use-kl-loss",
         Case({**BASELINE, "kl_loss_type": "k1"}, "--kl-loss-type k1: must be k2 with --advantage", BASELINE),
     ),
     (
-        "reinforce-baseline-kl-weight",
+        "reinforce-plus-plus-baseline-kl-loss-coef-with-use-kl-loss",
         Case({**BASELINE, "kl_loss_coef": 0.0}, "--kl-loss-coef 0.0: must be above 0 with --advantage", BASELINE),
     ),
     (
-        "reinforce-baseline-plain-kl",
+        "reinforce-plus-plus-baseline-use-unbiased-kl",
         Case({**BASELINE, "use_unbiased_kl": True}, "--use-unbiased-kl: cannot be used with --advantage", BASELINE),
     ),
     (
-        "reinforce-baseline-own-rewards",
+        "reinforce-plus-plus-baseline-custom-reward-post-process-path",
         Case(
             {**BASELINE, "custom_reward_post_process_path": "a.b"},
             "--custom-reward-post-process-path a.b: replaces the baseline of --advantage-estimator",
             BASELINE,
+        ),
+    ),
+    (
+        "grpo-and-others-kl-coef",
+        Case(  # beside the other weight that is told once
+            {**RLOO, "kl_coef": 0.1},
+            "--kl-coef 0.1: has no effect with",
+            {**RLOO, "kl_coef": 0.1, "use_kl_loss": True, "kl_loss_coef": 0.1},
         ),
     ),
     (

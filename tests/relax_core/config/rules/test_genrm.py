@@ -125,6 +125,22 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "judge-parallel-sizes-fit-an-engine",
+        Case(
+            {**JUDGE, "genrm_num_gpus": 2, "genrm_num_gpus_per_engine": 2, "genrm_engine_config": {"dp_size": 3}},
+            "--genrm-num-gpus-per-engine 2: is not divided by the 3 of pp_size times dp_size in --genrm-engine-config.",
+            {**JUDGE, "genrm_num_gpus": 2, "genrm_num_gpus_per_engine": 2, "genrm_engine_config": {"pp_size": 2}},
+        ),
+    ),
+    (
+        "judge-parallel-sizes-fit-an-engine",
+        Case(
+            {**JUDGE, "genrm_engine_config": {"dp_size": 2}},
+            "--genrm-num-gpus-per-engine 1: is not divided by the 2",
+            {**JUDGE, "genrm_engine_config": {"dp_size": 2, "enable_dp_attention": True}},
+        ),
+    ),
+    (
         "judge-devices-agree",
         Case(
             {**JUDGE, "genrm_num_gpus": 2, "resource": {"actor": (1, 1), "rollout": (1, 1), "genrm": (1, 4)}},

@@ -4,7 +4,7 @@ import pytest
 from configs import valid_config
 
 from relax_core.config.options import with_options
-from relax_core.config.rules.kinds import changed, fills, has_iteration, is_changed, is_model, local, newest_iteration
+from relax_core.config.rules.kinds import changed, fills, is_changed, is_model, local, newest_iteration
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.values import Values
 
@@ -29,12 +29,9 @@ def test_what_is_on_this_machine(place: str | None, path: str | None) -> None:
 
 
 def test_steps_of_checkpoints(tmp_path: Path) -> None:
-    (tmp_path / "iter_0000003").mkdir()
     assert newest_iteration(tmp_path) is None
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
     assert newest_iteration(str(tmp_path)) == 3
-    assert has_iteration(str(tmp_path), 3)
-    assert has_iteration(str(tmp_path), 4) is False
     (tmp_path / "latest_checkpointed_iteration.txt").write_text("release")
     assert newest_iteration(str(tmp_path)) is None
 
@@ -42,7 +39,6 @@ def test_steps_of_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [None, "", "no/such", "s3://bucket/a", "x" * 300, "a\0b"])
 def test_nothing_is_said_of_what_cannot_be_seen(place: str | None) -> None:
     assert newest_iteration(place) is None
-    assert has_iteration(place, 3) is None
     assert not is_model(place)
 
 

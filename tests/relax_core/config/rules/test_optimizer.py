@@ -25,6 +25,14 @@ CASES: list[tuple[str, Case]] = [
         Case({"lr_warmup_init": 1.0}, "--lr-warmup-init 1.0: is above --lr 1e-06.", {"lr_warmup_init": 1e-7}),
     ),
     (
+        "critics-rate-is-no-lower-than-the-schedule",
+        Case(
+            {"lr": 1e-4, "min_lr": 1e-5, "critic_lr": 1e-6, "advantage_estimator": "ppo"},
+            "--critic-lr 1e-06: is below --min-lr 1e-05, with which its schedule begins or ends.",
+            {"lr": 1e-4, "min_lr": 1e-5, "critic_lr": 1e-5, "advantage_estimator": "ppo"},
+        ),
+    ),
+    (
         "warm-up-has-one-length",
         Case(
             {"lr_warmup_fraction": 0.5, "lr_warmup_iters": 1},

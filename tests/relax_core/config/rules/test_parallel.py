@@ -29,6 +29,22 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "critic-holds-whole-models",
+        Case(
+            {
+                "resource": {**FOUR, "critic": (1, 3)},
+                "pipeline_model_parallel_size": 2,
+                "advantage_estimator": "ppo",
+            },
+            "--resource critic 3: is no multiple of 2 = tensor 1 x pipeline 2: the critic is split as the actor is.",
+            {
+                "resource": {**FOUR, "critic": (1, 2)},
+                "pipeline_model_parallel_size": 2,
+                "advantage_estimator": "ppo",
+            },
+        ),
+    ),
+    (
         "sequence-parallel-has-ranks",
         Case(
             {"sequence_parallel": True},

@@ -6,10 +6,11 @@ from rule_cases import Case, check_case, check_names
 
 from relax_core.config.eval_sets import EvalSet
 from relax_core.config.rules.genrm import RULES as GENRM
+from relax_core.config.rules.mix import RULES as MIX
 from relax_core.config.rules.rewards import REWARDS, RULES
 from relax_core.rewards.registry import builtin_rewards
 
-OWN = [rule for rule in RULES if rule not in GENRM]
+OWN = [rule for rule in RULES if rule not in (*GENRM, *MIX)]
 SERVER: dict[str, Any] = {"rm_url": "http://teacher:8000/generate"}
 OPD: dict[str, Any] = {"use_opd": True, "opd_type": "sglang", **SERVER}
 REMOTE = [EvalSet(name="a", path="memory://set/a.jsonl", rm_type="remote_rm")]
@@ -85,6 +86,22 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "judged-reward-has-a-judge",
+        Case(
+            {"rm_type_fallback": "boxed_judge"},
+            "--rm-type-fallback judge: needs --genrm-model-path, the model that judges.",
+            {"rm_type_fallback": "judge", "genrm_model_path": "judge"},
+        ),
+    ),
+    (
+        "judged-part-has-a-judge",
+        Case(
+            {"rm_type": "mix", "reward_mix": {"judge": 1}},
+            '--reward-mix {"judge": 1}: has a part that needs --genrm-model-path, the model that judges.',
+            {"rm_type": "mix", "reward_mix": {"judge": 1}, "genrm_model_path": "judge"},
+        ),
+    ),
+    (
         "own-reward-wins",
         Case(
             {"custom_rm_path": "a.b"},
@@ -98,6 +115,38 @@ CASES: list[tuple[str, Case]] = [
             {"custom_rm_path": "a.b", "rm_type_infer": True},
             "--rm-type-infer: has no effect: --custom-rm-path scores every sample.",
             {"rm_type_infer": True},
+        ),
+    ),
+    (
+        "own-reward-needs-no-routing",
+        Case(
+            {"custom_rm_path": "a.b", "code_sandbox": "limits"},
+            "--code-sandbox limits: has no effect: --custom-rm-path scores every sample.",
+            {"code_sandbox": "limits"},
+        ),
+    ),
+    (
+        "own-scores-follow-no-policy",
+        Case(
+            {"custom_reward_post_process_path": "a.b", "truncated_reward_policy": "zero"},
+            "--truncated-reward-policy zero: has no effect: --custom-reward-post-process-path makes the scores.",
+            {"no_score_policy": "zero", "truncated_reward_policy": "exclude"},
+        ),
+    ),
+    (
+        "signature-is-of-a-function",
+        Case(
+            {"custom_rm_signature": "verl"},
+            "--custom-rm-signature verl: has no effect without --custom-rm-path.",
+            {"custom_rm_signature": "verl", "custom_rm_path": "a.b"},
+        ),
+    ),
+    (
+        "functions-of-trl-return-numbers",
+        Case(
+            {"custom_rm_signature": "trl", "custom_rm_path": "a.b", "reward_key": "score"},
+            "--reward-key score: finds no key: functions of TRL's convention return numbers.",
+            {"custom_rm_signature": "verl", "custom_rm_path": "a.b", "reward_key": "score"},
         ),
     ),
     (
@@ -140,6 +189,22 @@ CASES: list[tuple[str, Case]] = [
             {"custom_reward_post_process_path": "a.b"},
         ),
     ),
+    (
+        "mix-has-parts",
+        Case(
+            {"rm_type": "mix"},
+            "--rm-type mix: is the sum of what each row's metadata.reward_mix says",
+            {"rm_type": "mix", "reward_mix": {"gsm8k": 1}},
+        ),
+    ),
+    (
+        "mix-is-asked-for",
+        Case(
+            {"reward_mix": {"gsm8k": 1}},
+            "counts for rows with a metadata.rm_type of mix alone. Give --rm-type mix",
+            {"rm_type": "mix", "reward_mix": {"gsm8k": 1}},
+        ),
+    ),
     ("distillation-has-a-type", Case({"use_opd": True}, "--use-opd: needs --opd-type sglang or megatron", OPD)),
     (
         "teacher-in-the-trainer-is-loaded",
@@ -163,6 +228,34 @@ CASES: list[tuple[str, Case]] = [
             {"use_opd": True, "opd_type": "sglang"},
             "--opd-type sglang: needs --rm-url, the address of the teacher's server.",
             OPD,
+        ),
+    ),
+    (
+        "teacher-has-a-server",
+        Case(
+            {"use_opd": True, "opd_type": "sglang"},
+            "--opd-type sglang: needs --rm-url",
+            {"use_opd": True, "opd_type": "sglang", "custom_generate_function_path": "mine.generate"},  # it may ask
+        ),
+    ),
+    (
+        "service-is-asked",
+        Case({**SERVER}, "--rm-url http://teacher:8000/generate: is asked by nothing", OPD),
+    ),
+    (
+        "service-is-asked",
+        Case(
+            {**OPD, "opd_type": "megatron", "opd_teacher_load": "{folder}/model"},
+            "--rm-url http://teacher:8000/generate: is asked by nothing",
+            {**SERVER, "rm_type": "remote_rm"},
+        ),
+    ),
+    (
+        "teacher-on-a-server-is-not-scaled",
+        Case(
+            {**OPD, "rollout_temperature": 0.8},
+            "--rollout-temperature 0.8: may be refused at the start: SGLang up to 0.5.23 scores",
+            {**OPD, "opd_type": "megatron", "opd_teacher_load": "{folder}/model", "rollout_temperature": 0.8},
         ),
     ),
     (

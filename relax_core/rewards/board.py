@@ -1,0 +1,94 @@
+"""Which of the calls in a worker's event loop is at work, for the process that started the worker.
+
+Guarantee: it can be read while that loop is blocked and after that process has died.
+"""
+
+import asyncio
+import mmap
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Awaitable, Generator
+from typing import Any, NamedTuple
+
+_LAYOUT = struct.Struct("=qd")
+_NOBODY = -1
+
+
+class At(NamedTuple):
+    """A call and the time (``time.monotonic()``) since when it has not let the loop go on."""
+
+    place: int
+    since: float
+
+
+class Board:
+    """A piece of memory that two processes share.
+
+    Args:
+        descriptor: of its file, as the other process passed it on; None: a new one.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            with tempfile.TemporaryFile() as file:
+                self.descriptor = os.dup(file.fileno())
+            os.ftruncate(self.descriptor, _LAYOUT.size)
+        else:
+            self.descriptor = descriptor
+        self._memory = mmap.mmap(self.descriptor, _LAYOUT.size)
+        if descriptor is None:
+            self.leave()
+
+    def enter(self, place: int) -> None:
+        """The call ``place`` goes on."""
+        _LAYOUT.pack_into(self._memory, 0, place, time.monotonic())
+
+    def leave(self) -> None:
+        """It waits, or has ended."""
+        _LAYOUT.pack_into(self._memory, 0, _NOBODY, 0.0)
+
+    def read(self) -> At | None:
+        """The call that is at work; None when the loop is between calls."""
+        place, since = _LAYOUT.unpack_from(self._memory)
+        return None if place == _NOBODY else At(place, since)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()
+        os.close(self.descriptor)
+
+
+class Shown:
+    """Something to await whose steps are shown on a board; one that ends the process, ``sys.exit()``, stays on it.
+
+    Args:
+        board: shows them.
+        place: under which number.
+        awaitable: what is awaited.
+    """
+
+    def __init__(self, board: Board, place: int, awaitable: Awaitable[Any]) -> None:
+        self._board, self._place, self._awaitable = board, place, awaitable
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        steps: Any = self._awaitable.__await__()
+        value: Any = None
+        error: BaseException | None = None
+        while True:
+            self._board.enter(self._place)
+            try:
+                waits_for = steps.send(value) if error is None else steps.throw(error)
+            except StopIteration as end:
+                self._board.leave()
+                return end.value
+            except (Exception, asyncio.CancelledError):
+                self._board.leave()
+                raise
+            self._board.leave()
+            value, error = None, None
+            try:
+                value = yield waits_for
+            except BaseException as thrown:
+                error = thrown

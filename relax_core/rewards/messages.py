@@ -1,0 +1,159 @@
+"""What goes between a process that wants scores and one that runs reward functions.
+
+Guarantee: plain data; an error arrives as it would have been raised here.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from data.errors import UserError
+from relax_core.rewards.outcome import Outcome
+from relax_core.rewards.types import RewardInput, RewardSpec
+
+
+@dataclass(frozen=True)
+class FunctionName:
+    """How a process finds a reward function.
+
+    Attributes:
+        name: of a built-in, or the path of a function of the user.
+        custom: it is the user's.
+        of_group: it gets the list of a group's samples.
+        adapter: of the user's function's signature, see ``relax_core.rewards.adapters``.
+        settings: JSON text of what it is configured with, see ``RewardSpec``.
+    """
+
+    name: str
+    custom: bool = False
+    of_group: bool = False
+    adapter: str = "auto"
+    settings: str = ""
+
+    @classmethod
+    def of(cls, spec: RewardSpec) -> "FunctionName":
+        """The name of a function that is loaded here."""
+        return cls(spec.name, spec.custom, spec.of_group, spec.convention, spec.settings)
+
+    def load(self) -> RewardSpec:
+        """The function.
+
+        Raises:
+            UserError: it cannot be loaded.
+        """
+        if self.custom:
+            from relax_core.rewards.custom import load_custom
+
+            return load_custom(
+                self.name, of_group=self.of_group, adapter=self.adapter, settings=lambda convention: self.settings
+            )
+        from relax_core.rewards import registry
+
+        return registry.get(self.name).configured(json.loads(self.settings or "{}"))
+
+
+Samples = tuple[RewardInput, ...]
+
+
+class Asked(NamedTuple):
+    """One call: its samples, and the id of their group where the function gets groups."""
+
+    samples: Samples
+    group_id: str | None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call of a plain function."""
+
+    function: FunctionName
+    samples: Samples
+    group_id: str | None
+    reward_key: str | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Calls of a coroutine function that run together in one process.
+
+    Attributes:
+        concurrency: most of them at once.
+        seconds: time limit of each.
+        until_failed: the first error ends the others.
+    """
+
+    function: FunctionName
+    calls: tuple[Asked, ...]
+    reward_key: str | None
+    concurrency: int
+    seconds: float
+    until_failed: bool
+
+
+class Load(NamedTuple):
+    """To a worker: import this function and call it by this number from now on. It answers None or ``Failed``."""
+
+    number: int
+    function: FunctionName
+
+
+class Ask(NamedTuple):
+    """To a worker: one call. It answers with outcomes or ``Failed``."""
+
+    number: int
+    call: Asked
+    reward_key: str | None
+
+
+class AskMany(NamedTuple):
+    """To a worker: calls of a coroutine function, see ``Batch``. It sends ``Told`` of each, then ``Ended``."""
+
+    number: int
+    calls: tuple[Asked, ...]
+    reward_key: str | None
+    concurrency: int
+    seconds: float
+    until_failed: bool
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An error as it comes from a worker."""
+
+    problem: str
+    fix: str
+    details: str
+
+    def error(self) -> UserError:
+        """As it would have been raised here."""
+        return UserError(self.problem, self.fix, self.details)
+
+    @classmethod
+    def of(cls, error: UserError) -> "Failed":
+        return cls(error.problem, error.fix, error.details)
+
+
+Answer = list[Outcome] | Failed
+
+
+class Lost(NamedTuple):
+    """A call that gave no answer."""
+
+    kind: Literal["timeout", "crash"]
+    reason: str
+
+
+Result = Answer | Lost
+
+
+class Ended(NamedTuple):
+    """From a worker: ``AskMany`` is done. ``clean``: no call goes on that should have ended."""
+
+    clean: bool
+
+
+class Told(NamedTuple):
+    """From a worker about the call of this place in ``AskMany``: its result; None: it has begun."""
+
+    place: int
+    result: Result | None

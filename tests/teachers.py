@@ -1,0 +1,108 @@
+"""A stand-in for a teacher's SGLang server, in a thread of this process."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+VOCABULARY = 40
+
+
+def log_prob(tokens: list[int], place: int, temperature: float) -> float:
+    """Of the token at ``place`` after those before it."""
+    return -(1 + tokens[place] + 0.01 * sum(tokens[:place])) / temperature
+
+
+@dataclass
+class Server:
+    """What it answers can be changed.
+
+    Attributes:
+        vocabulary, longest: tokens that it knows and that a sample may have.
+        scales: it heeds the temperature of an input.
+        words: its tokenizer; None: it does not tell.
+        spoil: what becomes of the entries that it would answer.
+        fail: statuses of its next answers, 0: it hangs up.
+        asked: bodies that /generate got.
+        most: requests at once.
+    """
+
+    url: str = ""
+    vocabulary: int = VOCABULARY
+    longest: int = 100
+    scales: bool = False
+    words: Callable[[str], list[int]] | None = None
+    spoil: Callable[[list[Any]], list[Any]] = lambda entries: entries
+    fail: list[int] = field(default_factory=list)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    most: int = 0
+    busy: int = 0
+
+    async def generate(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        bias = body["sampling_params"].get("logit_bias", {})
+        if any(int(token) >= self.vocabulary for token in bias):
+            told = f"logit_bias must has keys in [0, {self.vocabulary - 1}], got {next(iter(bias))}."
+            return web.json_response({"error": {"message": told}}, status=400)
+        self.asked.append(body)
+        if len(body["input_ids"]) > 1 and self.fail:
+            status = self.fail.pop(0)
+            if status == 0:
+                assert request.transport
+                request.transport.close()
+                return web.Response()
+            return web.json_response({"error": {"message": f"status {status}"}}, status=status)
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        await asyncio.sleep(0.01)
+        self.busy -= 1
+        tokens, start = body["input_ids"], body.get("logprob_start_len", 0)
+        temperature = body.get("input_logprob_temperature", 1.0) if self.scales else 1.0
+        entries: list[Any] = [[None, tokens[start], None]]
+        entries += [[log_prob(tokens, i, temperature), tokens[i], None] for i in range(start + 1, len(tokens))]
+        return web.json_response({"output_ids": [], "meta_info": {"input_token_logprobs": self.spoil(entries)}})
+
+    async def tokenize(self, request: web.Request) -> web.Response:
+        if self.words is None:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        return web.json_response({"tokens": self.words((await request.json())["prompt"])})
+
+    async def model(self, request: web.Request) -> web.Response:
+        return web.json_response({"model_path": "teacher", "is_generation": True})
+
+    async def facts(self, request: web.Request) -> web.Response:
+        return web.json_response({"max_req_input_len": self.longest + 1})
+
+
+@contextmanager
+def teacher_server() -> Iterator[Server]:
+    """A running one."""
+    made, loop, ready = Server(), asyncio.new_event_loop(), threading.Event()
+
+    def serve() -> None:
+        asyncio.set_event_loop(loop)
+        app = web.Application()
+        app.router.add_post("/generate", made.generate)
+        app.router.add_post("/tokenize", made.tokenize)
+        app.router.add_get("/model_info", made.model)
+        app.router.add_get("/server_info", made.facts)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        loop.run_until_complete(runner.setup())
+        loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
+        made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        ready.set()
+        loop.run_forever()
+        loop.run_until_complete(runner.cleanup())
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    assert ready.wait(10)
+    try:
+        yield made
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(5)
