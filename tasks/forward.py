@@ -7,16 +7,18 @@ brought to those weights.
 
 from typing import Any
 
-from relax_core.algorithms.forward import forward_needs
+from relax_core.config.forward import forward_needs
 from relax_core.run.forward import forward_table
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
+from relax_core.run.start import compared_weights
 from tasks.stage import stage
 
 
 def _identity(run: RunSession, step: int) -> dict[str, Any]:
     needs = forward_needs(run.config)
     identity: dict[str, Any] = {"weights": run.history.weights_id(step), "columns": list(needs.columns)}
+    identity |= compared_weights(run.config, needs.policy)
     return identity | ({"critic": run.critic_history.weights_id(step)} if needs.critic else {})
 
 

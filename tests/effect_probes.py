@@ -22,9 +22,9 @@ from pydantic import ConfigDict
 from data.ragged import Ragged
 from data.schema import FORWARD, REWARD, ROLLOUT
 from data.schema import table as schema_table
-from relax_core.algorithms.forward import forward_needs
 from relax_core.config.derived import data_parallel_size, num_engines, role_devices, trainer_world_size
 from relax_core.config.examine import Report, examine
+from relax_core.config.forward import forward_needs
 from relax_core.config.options import OPTIONS, as_namespace, with_options
 from relax_core.config.parser import read_given
 from relax_core.config.sections import RelaxConfig

@@ -108,6 +108,8 @@ def _one(chosen: argparse.Namespace, words: list[str]) -> int:
         "error": row["error"],
         "seconds": row["seconds"],
     }
+    if row["judge_output"] is not None:
+        shown["judge"] = row["judge_output"]
     if chosen.json:
         print(json.dumps(shown, ensure_ascii=False))
     else:

@@ -18,6 +18,7 @@ from relax_core.algorithms.metrics import leave_one_out_metrics
 from relax_core.algorithms.registry import get_estimator
 from relax_core.algorithms.rewards import Normalizer, normalize_rewards
 from relax_core.config import RelaxConfig
+from relax_core.config.derived import takes_engine_log_probs
 
 
 def training_batch(
@@ -55,7 +56,7 @@ def training_batch(
     columns = _forward_columns(rollout, forward, masks.offsets)
     spec = get_estimator(options.advantage_estimator)
     old = columns.get("old_log_probs")
-    if options.use_rollout_logprobs:
+    if takes_engine_log_probs(config):
         old = Ragged.from_arrow(rollout["rollout_log_probs"]).values
     if options.disable_compute_advantages_and_returns:
         nothing = np.zeros(len(mask.values), dtype=np.float32)

@@ -7,6 +7,9 @@ They hold for a configuration that ``check`` accepts.
 from relax_core.algorithms.registry import get_estimator
 from relax_core.config.sections import RelaxConfig
 
+ACTOR_FOLDER, CRITIC_FOLDER = "checkpoints", "critic-checkpoints"
+"""Where checkpoints are in a run directory unless --save and --critic-save say otherwise."""
+
 MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size")
 """Options whose product is the number of ranks that hold one copy of the model."""
 
@@ -50,6 +53,11 @@ def asks_teacher(config: RelaxConfig) -> bool:
 def needs_critic(config: RelaxConfig) -> bool:
     """Whether the advantages come from a critic, which is trained beside the policy."""
     return get_estimator(config.algorithm.advantage_estimator).needs_critic
+
+
+def takes_engine_log_probs(config: RelaxConfig) -> bool:
+    """Whether the old policy's log-probs are the engine's: in true on-policy mode they are the policy's own."""
+    return config.algorithm.use_rollout_logprobs and not config.backend.true_on_policy_mode
 
 
 def needs_old_log_probs(config: RelaxConfig) -> bool:

@@ -130,6 +130,9 @@ MATTERS_TO_WHEN: dict[tuple[Stage, str], Callable[[RelaxConfig], bool]] = {
     **{("advantage", name): _computes_advantages for name in _OF_ADVANTAGES},
     ("advantage", "kl_loss_type"): _shapes_rewards,
     ("advantage", "use_rollout_logprobs"): needs_old_log_probs,
+    ("advantage", "true_on_policy_mode"): lambda config: (
+        needs_old_log_probs(config) and config.algorithm.use_rollout_logprobs
+    ),
     ("reward", "use_opd"): lambda config: not (config.reward.rm_type or config.reward.custom_rm_path),
     ("forward", "rm_url"): asks_teacher,
     **{(stage, "rm_url"): _may_ask_service for stage in ("reward", "evaluate")},

@@ -159,7 +159,7 @@ async def _ask(client: EngineClient, teacher: Teacher, sample: Scored, temperatu
         return np.empty(0, np.float32)
     _require_known(teacher, sample)
     where = f"Sample {sample.sample_id} at the teacher's server {teacher.url} ({OPTION})"
-    deadline, pause = time.monotonic() + PATIENCE, 0.5
+    deadline, pause = time.monotonic() + PATIENCE, 0.5  # a request that ran into its time limit is not sent again
     while True:
         try:
             answer = await client.post(ROUTE, request_of(sample, temperature))

@@ -14,8 +14,8 @@ from data.ragged import Ragged
 from data.schema import FORWARD
 from data.schema import table as make_table
 from data.store import TableRef
-from relax_core.algorithms.forward import forward_needs
 from relax_core.config.derived import longest_sample
+from relax_core.config.forward import forward_needs
 from relax_core.engines.teacher import Scored, Teacher, meet, score
 from relax_core.run.reconcile import bring_actor, bring_critic
 from relax_core.run.session import RunSession
@@ -45,7 +45,10 @@ def forward_table(run: RunSession, step: int, rollout: TableRef) -> pa.Table:
         parts.append(run.critic.forward(step, rollout, run.store.url, needs.critic, weights_id))
     if needs.service:
         parts.append(teacher_table(run, rollout))
-    return joined(parts)
+    table = joined(parts)
+    for name in needs.columns:
+        require_finite(table, name)
+    return table
 
 
 def check_teacher(run: RunSession) -> None:
@@ -57,7 +60,7 @@ def check_teacher(run: RunSession) -> None:
         UserError: see ``relax_core.engines.teacher.meet``.
     """
     needs = forward_needs(run.config)
-    if not needs.service or (run.mode == "rollout" and needs.policy):  # then there is no such stage
+    if not needs.service or (run.mode == "rollout" and (needs.policy or needs.critic)):  # then there is no such stage
         return
     carried = run.config.rollout.custom_generate_function_path or run.config.debug.load_debug_rollout_data
     try:
@@ -116,6 +119,28 @@ def joined(parts: list[pa.Table]) -> pa.Table:
             if part[name].null_count < part.num_rows and first[name].null_count == first.num_rows:
                 first = first.set_column(FORWARD.get_field_index(name), FORWARD.field(name), part[name])
     return first
+
+
+def require_finite(table: pa.Table, name: str) -> None:
+    """Make sure that no advantage is made of what is no number, before it is stored and found again.
+
+    Args:
+        table: schema ``FORWARD``.
+        name: of a column that it has.
+
+    Raises:
+        UserError: a value that is not finite, with its sample and token.
+    """
+    column = Ragged.from_arrow(table[name])
+    wrong = ~np.isfinite(column.values)
+    if wrong.any():
+        place = int(np.argmax(wrong))
+        row = int(np.searchsorted(column.offsets, place, side="right")) - 1
+        sample, token = table["sample_id"][row].as_py(), place - int(column.offsets[row])
+        raise UserError(
+            f"{name} of sample {sample} is {column.values[place]} at response token {token}.",
+            "Weights that give no finite numbers cannot be trained: lower --lr, or train in bfloat16 or float32.",
+        )
 
 
 def _in_order(part: pa.Table, like: pa.Table) -> pa.Table:

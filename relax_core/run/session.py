@@ -18,7 +18,7 @@ from data.errors import UserError
 from data.prompts import PromptDataset, load_prompts
 from data.store import RunStore
 from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options, with_options
-from relax_core.config.derived import epoch_steps, needs_critic
+from relax_core.config.derived import ACTOR_FOLDER, CRITIC_FOLDER, epoch_steps, needs_critic
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections.data import DataSection
 from relax_core.engines.judge import has_judge
@@ -233,7 +233,7 @@ class RunSession:
     @cached_property
     def critic_history(self) -> History:
         """The critic's, in a run that has one."""
-        url = self.config.checkpoint.critic_save or self.store.uri("critic-checkpoints")
+        url = self.config.checkpoint.critic_save or self.store.uri(CRITIC_FOLDER)
         first = critic_start_id(self.config)
         return History(self.store, self.records, url, first, stage="train_critic", entry="critic", name="critic")
 
@@ -248,7 +248,7 @@ class RunSession:
 
     @property
     def checkpoint_url(self) -> str:
-        return self.config.checkpoint.save or self.store.uri("checkpoints")
+        return self.config.checkpoint.save or self.store.uri(ACTOR_FOLDER)
 
     # Identity of stages
 

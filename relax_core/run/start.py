@@ -4,6 +4,7 @@ Guarantee: they are the same on every start of the run, and have an identity tha
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from relax_core.config import RelaxConfig, with_options
 from relax_core.config.derived import needs_critic, needs_reference, needs_teacher
 from relax_core.run.records import fingerprint
 from relax_core.training.checkpoint_index import MARKER, folder_name
-from relax_core.training.origin import Origin, actor_origin, critic_origin, find_origin
+from relax_core.training.origin import (
+    Origin,
+    actor_origin,
+    critic_origin,
+    find_origin,
+    reference_origin,
+    teacher_origin,
+)
 
 _RECORD = "start.json"
 
@@ -81,6 +89,16 @@ def critic_start_id(config: RelaxConfig) -> str:
     origin = critic_origin(config)
     head = {} if is_critic(origin) else {"head": config.optimizer.seed}
     return fingerprint({"critic": _content(origin), **head})
+
+
+def compared_weights(config: RelaxConfig, columns: Sequence[str]) -> dict[str, Any]:
+    """Identities of the reference's and the teacher's weights, as far as columns of ``FORWARD`` are made with them.
+
+    Raises:
+        UserError: there are none.
+    """
+    origins = {"ref_log_probs": reference_origin, "teacher_log_probs": teacher_origin}
+    return {name: fingerprint(_content(find(config))) for name, find in origins.items() if name in columns}
 
 
 def is_critic(origin: Origin) -> bool:

@@ -196,7 +196,8 @@ class TrainerActor:
         if isinstance(cause, UserError):
             raise cause
         details = "".join(traceback.format_exception(error))
-        raise UserError(f"The trainer's rank {rank} failed in {method}: {_line(cause)}", details=details)
+        who = NAMES[self._role].capitalize()
+        raise UserError(f"{who}'s rank {rank} failed in {method}: {_line(cause)}", details=details)
 
     def _submit(self, method: str, args: Sequence[Any]) -> Future[Any]:
         return self._worker.submit(self._run, method, args)

@@ -34,7 +34,7 @@ def load_hf(model: torch.nn.Module, folder: str | Path) -> None:
     """
     policy = unwrap(model)
     shape, stages = policy.shape, mpu.get_pipeline_model_parallel_world_size()
-    weights = HfWeights(folder, replace(shape, values=False))
+    weights = HfWeights(folder, replace(shape, values=False), body=shape.values)
     stage = mpu.get_pipeline_model_parallel_rank()
     rank, ranks = mpu.get_tensor_model_parallel_rank(), mpu.get_tensor_model_parallel_world_size()
     entries = [entry for owner, block in blocks(shape, stages) if owner == stage for entry in block]

@@ -28,6 +28,8 @@ _WITH_VALUES: dict[Family, str] = {
     "qwen3": "Qwen3ForTokenClassification",
 }
 """transformers' class of a model with a value for each token."""
+_HEADS = ("lm_head.", "score.", "classifier.", "v_head.", "value_head.")
+"""Beginnings of the names of what stands on top of a body."""
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json", ".md")
 
@@ -38,12 +40,13 @@ class HfWeights:
     Args:
         folder: a local folder with ``model.safetensors`` or a sharded ``model.safetensors.index.json``.
         shape: of the model, to check the folder against.
+        body: whatever is on top of it, an output layer or another head, is neither needed nor looked at.
 
     Raises:
         UserError: no safetensors, an unreadable file, tensors missing, unexpected, misshapen or quantised.
     """
 
-    def __init__(self, folder: str | Path, shape: ModelShape) -> None:
+    def __init__(self, folder: str | Path, shape: ModelShape, body: bool = False) -> None:
         self.folder = hf_folder(folder)
         self._slices: dict[str, Any] = {}
         for name in _weight_files(self.folder):
@@ -55,7 +58,9 @@ class HfWeights:
             except (SafetensorError, OSError) as error:
                 raise UserError(f"{path} is damaged: {error}.", "Copy the model folder again.") from error
             self._slices |= {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (it is no mapping)
-        self._check(shape)
+        if body:
+            self._slices = {name: part for name, part in self._slices.items() if not name.startswith(_HEADS)}
+        self._check(shape, body)
 
     def read(self, name: str, cut: int | None = None, rank: int = 0, ranks: int = 1) -> Tensor:
         """A tensor, or the rank's share of it when it is cut in ``ranks`` equal parts along dimension ``cut``."""
@@ -66,8 +71,8 @@ class HfWeights:
         part = slice(rank * size, (rank + 1) * size)
         return source[part] if cut == 0 else source[:, part]  # type: ignore[no-any-return]
 
-    def _check(self, shape: ModelShape) -> None:
-        expected = hf_shapes(shape)
+    def _check(self, shape: ModelShape, body: bool) -> None:
+        expected = {name: size for name, size in hf_shapes(shape).items() if not (body and name.startswith(_HEADS))}
         # Some folders hold the output layer's copy of a tied embedding, or the rotary table of old releases.
         ignored = {"lm_head.weight"} if shape.tie else set()
         extra = [

@@ -236,15 +236,15 @@ def test_people_are_told_of_a_failure_and_of_going_on(given: Any, monkeypatch: p
 
     told: list[str] = []
     monkeypatch.setattr(notify, "notify", lambda config, title, text: told.append(f"{title}: {text}"))
-    real, calls = tasks.reward.score_table, []
+    real, calls = tasks.reward.score_timed, []
 
-    def fails(table: Any, config: Any) -> Any:
+    def fails(*arguments: Any) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise UserError("The reward failed.")
-        return real(table, config)
+        return real(*arguments)
 
-    monkeypatch.setattr(tasks.reward, "score_table", fails)
+    monkeypatch.setattr(tasks.reward, "score_timed", fails)
     settings = given(num_rollout=2, notify_urls="json://localhost")
     with pytest.raises(UserError, match="The reward failed"):
         run_to_end(settings, FakeBackend())

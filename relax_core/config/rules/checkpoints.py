@@ -3,18 +3,27 @@
 Guarantee: a step that is asked for and is not there, as far as this machine can see, is told before anything starts.
 """
 
+import os
 from typing import Any
 
+from relax_core.config.derived import ACTOR_FOLDER, CRITIC_FOLDER
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.kinds import estimator, fills, is_model, is_rl, newest_iteration
+from relax_core.config.rules.kinds import estimator, fills, is_model, is_rl, local, newest_iteration
 from relax_core.config.values import Values
+from relax_core.training.checkpoint_index import iteration_of
 
 
 def _critic_step(values: Values) -> tuple[int | None, int | None]:
     """Steps of the checkpoints that a critic and its actor go on from; None: none, or not to be seen from here."""
     if not is_rl(values) or not estimator(values).needs_critic or values.critic_load == values.load:
         return None, None
-    return newest_iteration(values.critic_load), newest_iteration(values.load)
+    return _step_of(values.critic_load), _step_of(values.load)
+
+
+def _step_of(place: str | None) -> int | None:
+    """The step that a place names (``.../iter_0000012``), else its newest."""
+    named = None if place is None else iteration_of(place)
+    return newest_iteration(place) if named is None else named
 
 
 def _two_steps(values: Values) -> list[dict[str, Any]]:
@@ -30,9 +39,21 @@ def _one_step(values: Values) -> list[dict[str, Any]]:
     return [{"saved": saved, "fresh": fresh, "step": critic if actor is None else actor}]
 
 
-def _actors_place(values: Values) -> str:
-    """Where the actor is saved. Reads ``save`` and ``run_dir``."""
-    return str(values.save or f"{str(values.run_dir).rstrip('/')}/checkpoints").rstrip("/")
+def _same_folder(values: Values) -> list[dict[str, Any]]:
+    """Where actor and critic are both saved, whoever named the folder and however it is written."""
+    critic_is_saved = is_rl(values) and estimator(values).needs_critic
+    if not critic_is_saved and values.critic_save is None:
+        return []
+    run = str(values.run_dir).rstrip("/")
+    actor = values.save or f"{run}/{ACTOR_FOLDER}"
+    critic = values.critic_save or f"{run}/{CRITIC_FOLDER}"
+    return [{"value": critic}] if _canonical(actor) == _canonical(critic) else []
+
+
+def _canonical(place: str) -> str:
+    """A folder's absolute path; another file system's URL as it is."""
+    path = local(place)
+    return place.rstrip("/") if path is None else os.path.realpath(path)
 
 
 RULES: tuple[Rule, ...] = (
@@ -151,8 +172,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="saves-do-not-meet",
         option="critic_save",
-        reads=("critic_save", "save", "run_dir"),
-        broken=lambda v: v.critic_save is not None and v.critic_save.rstrip("/") == _actors_place(v),
+        reads=("critic_save", "save", "run_dir", "advantage_estimator", "loss_type"),
+        each=_same_folder,
         message="is where the actor is saved too: the critic's checkpoints would replace the actor's.",
         fix="Give it a folder of its own.",
     ),

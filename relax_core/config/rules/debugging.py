@@ -7,7 +7,7 @@ itself, is told.
 from collections.abc import Iterator
 from typing import Any
 
-from relax_core.algorithms.forward import forward_needs
+from relax_core.config.forward import forward_needs
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.kinds import fills, idle, is_rl
 from relax_core.config.values import Values

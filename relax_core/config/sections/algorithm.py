@@ -152,11 +152,11 @@ class AlgorithmSection(Section):
         COUNT,
         stages="forward train",
         effect=_TRAINER,
-        zh="每隔多少个 rollout step 用 actor 的权重替换参考模型；参考权重随之存入 checkpoint。需要 --use-kl-loss。"
-        "默认：从不替换。",
+        zh="每隔多少个 rollout step 用 actor 的权重替换参考模型；参考权重随之存入 checkpoint。"
+        "需要 --use-kl-loss 或 --kl-coef。默认：从不替换。",
     )
     """Rollout steps after which the reference model takes the actor's weights; its own are then part of checkpoints.
-    Needs --use-kl-loss. Default: never."""
+    Needs --use-kl-loss or --kl-coef. Default: never."""
 
     # SAPO
     sapo_tau_pos: float = option(1.0, above(0), stages="train", effect=_LOSS, zh="SAPO：advantage 为正时的温度。")

@@ -57,7 +57,7 @@ class BackendSection(Section):
 
     true_on_policy_mode: bool = option(
         False,
-        stages="train",
+        stages="advantage train",
         effect="relax_core/training/trainer.py",
         zh="以当前策略自身（不求梯度）的 log-prob 作为旧策略的 log-prob，因此概率比恒为 1，也不再单独计算旧 log-prob。"
         "不能与 --use-rollout-logprobs 同用。",

@@ -8,7 +8,7 @@ from typing import Literal
 from relax_core.config.declare import Section, option
 from relax_core.config.ranges import NOT_NEGATIVE
 
-_FORWARD = "relax_core/algorithms/forward.py"
+_FORWARD = "relax_core/config/forward.py"
 _ORIGIN = "relax_core/training/origin.py"
 
 

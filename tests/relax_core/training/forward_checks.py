@@ -17,7 +17,7 @@ from data.schema import REWARD, ROLLOUT
 from data.schema import table as make_table
 from data.store import RunStore, TableRef
 from relax_core.algorithms.batch import training_batch
-from relax_core.algorithms.forward import forward_needs
+from relax_core.config.forward import forward_needs
 
 REWARD_KL = {
     "advantage_estimator": "reinforce_plus_plus",

@@ -160,3 +160,17 @@ def test_shards_are_filled_in_order_and_an_oversized_tensor_has_its_own():
     # Sizes 3, 3, 10 and 1 elements of 4 bytes with a limit of 24 bytes: {a, b} is exactly full, c alone is too large.
     plan = plan_shards({"a": (3,), "b": (3, 1), "c": (10,), "d": (1,)}, itemsize=4, limit=24)
     assert plan == {("a", "b"): 24, ("c",): 40, ("d",): 4}
+
+
+def test_a_body_is_read_whatever_stands_on_top_of_it(folder: Path):
+    """A folder without an output layer, with another head: no policy, but what a critic can begin with."""
+    config = json.loads((folder / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    tensors = tensors_of(folder) | {"score.weight": torch.zeros(1, 64)}
+    tensors.pop("lm_head.weight", None)
+    save_file(tensors, folder / "model.safetensors")
+    shape = ModelShape.from_hf(folder)
+    with pytest.raises(UserError, match=r"lacks lm_head.weight"):
+        HfWeights(folder, shape)
+    body = HfWeights(folder, shape, body=True)
+    assert torch.equal(body.read("model.norm.weight"), tensors["model.norm.weight"])

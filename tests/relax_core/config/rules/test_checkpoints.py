@@ -131,6 +131,27 @@ CASES: list[tuple[str, Case]] = [
     (
         "saves-do-not-meet",
         Case(
+            {
+                **PPO,
+                "run_dir": "{folder}/run",
+                "save": "file://{folder}/./run/critic-checkpoints/",
+                "critic_save": None,
+            },
+            "is where the actor is saved too: the critic's checkpoints",
+            {**PPO, "run_dir": "{folder}/run", "save": "{folder}/run/other", "critic_save": None},
+        ),
+    ),
+    (
+        "critic-of-the-same-step",
+        Case(
+            {**PPO, "load": "{folder}/three/iter_0000002", "critic_load": "{folder}/three"},
+            "--critic-load {folder}/three: is at step 3, and --load {folder}/three/iter_0000002 at step 2",
+            {**PPO, "load": "{folder}/three/iter_0000005", "critic_load": "{folder}/five"},
+        ),
+    ),
+    (
+        "saves-do-not-meet",
+        Case(
             {**PPO, "run_dir": "{folder}/run", "critic_save": "{folder}/run/checkpoints"},
             "--critic-save {folder}/run/checkpoints: is where the actor is saved too",
             {**PPO, "run_dir": "{folder}/run", "critic_save": "{folder}/run/critic-checkpoints"},

@@ -7,6 +7,7 @@ pass is made and no stage is there.
 from dataclasses import dataclass
 
 from relax_core.algorithms.registry import get_estimator
+from relax_core.config.derived import takes_engine_log_probs
 from relax_core.config.sections import RelaxConfig
 
 
@@ -41,7 +42,7 @@ def forward_needs(config: RelaxConfig) -> ForwardNeeds:
     options, spec = config.algorithm, get_estimator(config.algorithm.advantage_estimator)
     policy: list[str] = []
     shapes = spec.kl_role == "reward" and options.kl_coef != 0
-    if (shapes or config.opd.use_opd) and not options.use_rollout_logprobs:
+    if (shapes or config.opd.use_opd) and not takes_engine_log_probs(config):
         policy.append("old_log_probs")
     if shapes:
         policy.append("ref_log_probs")
