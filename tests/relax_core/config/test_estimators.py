@@ -15,8 +15,6 @@ from relax_core.config.estimators import algorithms_text, demand_text, honoured_
 from relax_core.config.examine import examine
 from relax_core.config.options import OPTIONS
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "algorithms.md"
-
 
 def test_the_choices_of_the_option_are_the_registered_estimators() -> None:
     assert set(OPTIONS["advantage_estimator"].choices) == set(estimator_names())
@@ -87,11 +85,6 @@ def test_the_checks_tell_every_demand_of_the_registry(name: str, demand: Demand,
 def test_a_wrong_name_gets_the_nearest() -> None:
     with pytest.raises(UserError, match=r"no estimator or recipe .grop.*\n?.*Did you mean grpo\?"):
         algorithms_text("grop")
-
-
-def test_the_page_has_a_section_for_each_estimator() -> None:
-    headings = {line[3:] for line in PAGE.read_text().splitlines() if line.startswith("## ")}
-    assert set(estimator_names()) <= headings
 
 
 def test_the_command_needs_no_torch() -> None:
