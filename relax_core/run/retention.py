@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from data.files import FileStore
 from relax_core.config.sections.checkpoint import CheckpointSection
 from relax_core.run.recovery import History
-from relax_core.training.checkpoint_index import MARKER, complete_markers, folder_name, iterations
+from relax_core.training.checkpoint_index import MARKER, complete_markers, iterations
+from relax_core.training.checkpoint_names import folder_name
 
 
 def to_keep(found: Sequence[int], options: CheckpointSection) -> list[int]:

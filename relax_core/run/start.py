@@ -13,7 +13,8 @@ from data.store import RunStore
 from relax_core.config import RelaxConfig, with_options
 from relax_core.config.derived import needs_critic, needs_reference, needs_teacher
 from relax_core.run.records import fingerprint
-from relax_core.training.checkpoint_index import MARKER, folder_name
+from relax_core.training.checkpoint_index import MARKER
+from relax_core.training.checkpoint_names import folder_name
 from relax_core.training.origin import (
     Origin,
     actor_origin,

@@ -24,13 +24,8 @@ import torch.distributed as dist
 from data.errors import UserError
 from data.files import FileStore
 from relax_core.training.checkpoint_content import Content, weights_template
-from relax_core.training.checkpoint_index import (
-    FORMAT,
-    MARKER,
-    TRACKER,
-    folder_name,
-    read_marker,
-)
+from relax_core.training.checkpoint_index import FORMAT, MARKER, TRACKER, read_marker
+from relax_core.training.checkpoint_names import folder_name
 from relax_core.training.checkpoint_writer import Write
 from relax_core.training.distributed import Layout, gather_objects, together
 from relax_core.training.megatron import dist_checkpointing

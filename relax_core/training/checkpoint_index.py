@@ -9,34 +9,22 @@ Megatron's own tools.
 """
 
 import logging
-import re
 from typing import Any
 
 from data.files import FileStore
+from relax_core.training.checkpoint_names import folder_name, iteration_of
 
 MARKER = "relax_state.json"
 TRACKER = "latest_checkpointed_iteration.txt"
 FORMAT = 1
 
-_NAME = re.compile(r"iter_(\d{7,})")
 log = logging.getLogger(__name__)
-
-
-def folder_name(iteration: int) -> str:
-    """``iter_0000012``."""
-    return f"iter_{iteration:07d}"
-
-
-def iteration_of(url: str) -> int | None:
-    """The iteration that a URL like ``.../iter_0000012`` names, or None."""
-    match = _NAME.fullmatch(url.rstrip("/").rsplit("/", 1)[-1])
-    return int(match[1]) if match else None
 
 
 def iterations(store: FileStore) -> list[int]:
     """Iterations that have a folder, complete or not, newest first."""
-    matches = (_NAME.fullmatch(name) for name in store.ls())
-    return sorted((int(match[1]) for match in matches if match), reverse=True)
+    named = (iteration_of(name) for name in store.ls())
+    return sorted((iteration for iteration in named if iteration is not None), reverse=True)
 
 
 def read_marker(store: FileStore, iteration: int) -> tuple[dict[str, Any] | None, str]:

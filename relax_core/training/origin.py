@@ -11,13 +11,8 @@ from pathlib import Path
 from data.errors import UserError
 from data.files import FileStore
 from relax_core.config.sections import RelaxConfig
-from relax_core.training.checkpoint_index import (
-    complete_markers,
-    folder_name,
-    iteration_of,
-    newest_complete,
-    read_marker,
-)
+from relax_core.training.checkpoint_index import complete_markers, newest_complete, read_marker
+from relax_core.training.checkpoint_names import folder_name, iteration_of
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from relax_core.config.derived import ACTOR_FOLDER, CRITIC_FOLDER
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.kinds import estimator, fills, is_model, is_rl, local, newest_iteration
 from relax_core.config.values import Values
-from relax_core.training.checkpoint_index import iteration_of
+from relax_core.training.checkpoint_names import iteration_of
 
 
 def _critic_step(values: Values) -> tuple[int | None, int | None]:
