@@ -3,12 +3,22 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from data.errors import UserError
 from relax_core.engines.teacher import Scored, meet, score
+from relax_core.weights.transport import push_weights
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def teacher(sglang_engine):
+    """The shared engine with its first model: other tests leave it with other weights, or in the middle of a push."""
+    weights = load_file(sglang_engine.folders[0] / "model.safetensors")
+    push_weights(weights.items(), [sglang_engine.url], 60, 2**20)
+    return sglang_engine
 
 
 def samples(vocabulary: int) -> list[Scored]:
@@ -20,10 +30,10 @@ def samples(vocabulary: int) -> list[Scored]:
     return [Scored(f"s{i}", row, length) for i, (row, length) in enumerate(zip(tokens, (1, 5, 12, 3), strict=True))]
 
 
-def test_scores_are_those_of_the_model(sglang_engine) -> None:
-    folder = sglang_engine.folders[0]
+def test_scores_are_those_of_the_model(teacher) -> None:
+    folder = teacher.folders[0]
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    known = meet(f"{sglang_engine.url}/generate", tokenizer, 1.0, longest=1000)
+    known = meet(f"{teacher.url}/generate", tokenizer, 1.0, longest=1000)
     assert known.vocabulary == 512
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     asked = samples(known.vocabulary)
@@ -41,8 +51,8 @@ def test_scores_are_those_of_the_model(sglang_engine) -> None:
         score(known, [Scored("long", np.append(long, np.int32(5)), 2)], 1.0, concurrency=1)
 
 
-def test_a_temperature_that_it_ignores_is_refused(sglang_engine) -> None:
+def test_a_temperature_that_it_ignores_is_refused(teacher) -> None:
     """Should a version of SGLang heed it, this test says so."""
-    tokenizer = AutoTokenizer.from_pretrained(sglang_engine.folders[0])
+    tokenizer = AutoTokenizer.from_pretrained(teacher.folders[0])
     with pytest.raises(UserError, match="scores given tokens at temperature 1"):
-        meet(sglang_engine.url, tokenizer, 0.8)
+        meet(teacher.url, tokenizer, 0.8)
