@@ -8,7 +8,7 @@ from relax_core.algorithms.registry import Demand, EstimatorSpec, register
 register(
     EstimatorSpec(
         name="ppo",
-        summary="Generalised advantage estimation with a critic; the KL to the reference is part of the rewards.",
+        summary="Generalised advantage estimation with a critic, which is trained beside the policy.",
         normalizer="none",
         advantages="relax_core.algorithms.advantages:generalized_advantages",
         policy_loss="relax_core.algorithms.losses:policy_loss",
