@@ -3,7 +3,6 @@
 Guarantee: it can be read while that loop is blocked and after that process has died.
 """
 
-import asyncio
 import mmap
 import os
 import struct
@@ -60,6 +59,12 @@ class Board:
         os.close(self.descriptor)
 
 
+def end_fork(process: int) -> None:
+    """End this process unless it is ``process``: one that a function has forked must not go on in that one's place."""
+    if os.getpid() != process:
+        os._exit(1)
+
+
 class Shown:
     """Something to await whose steps are shown on a board; one that ends the process, ``sys.exit()``, stays on it.
 
@@ -71,6 +76,7 @@ class Shown:
 
     def __init__(self, board: Board, place: int, awaitable: Awaitable[Any]) -> None:
         self._board, self._place, self._awaitable = board, place, awaitable
+        self._process = os.getpid()
 
     def __await__(self) -> Generator[Any, Any, Any]:
         steps: Any = self._awaitable.__await__()
@@ -79,11 +85,13 @@ class Shown:
         while True:
             self._board.enter(self._place)
             try:
-                waits_for = steps.send(value) if error is None else steps.throw(error)
+                waits_for = self._step(steps, value, error)
             except StopIteration as end:
                 self._board.leave()
                 return end.value
-            except (Exception, asyncio.CancelledError):
+            except (SystemExit, KeyboardInterrupt):  # the loop ends with these, and with these alone
+                raise
+            except BaseException:
                 self._board.leave()
                 raise
             self._board.leave()
@@ -92,3 +100,9 @@ class Shown:
                 value = yield waits_for
             except BaseException as thrown:
                 error = thrown
+
+    def _step(self, steps: Any, value: Any, error: BaseException | None) -> Any:
+        try:
+            return steps.send(value) if error is None else steps.throw(error)
+        finally:
+            end_fork(self._process)  # before the board, which it shares, tells of it

@@ -5,10 +5,10 @@ Guarantee: plain data; an error arrives as it would have been raised here.
 
 import json
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from data.errors import UserError
-from relax_core.rewards.outcome import Outcome
+from relax_core.rewards.outcome import Outcome, valid_text
 from relax_core.rewards.types import RewardInput, RewardSpec
 
 
@@ -90,6 +90,13 @@ class Batch:
     until_failed: bool
 
 
+class Numbered(NamedTuple):
+    """A question to a worker, or an answer, which has its question's number: no other one is taken for it."""
+
+    request: int
+    content: Any
+
+
 class Load(NamedTuple):
     """To a worker: import this function and call it by this number from now on. It answers None or ``Failed``."""
 
@@ -123,6 +130,10 @@ class Failed:
     problem: str
     fix: str
     details: str
+
+    def __post_init__(self) -> None:
+        for name in ("problem", "fix", "details"):
+            object.__setattr__(self, name, valid_text(getattr(self, name)))
 
     def error(self) -> UserError:
         """As it would have been raised here."""

@@ -19,6 +19,12 @@ MAX_TEXT = 200
 WHOLE = ("judge_prompt", "judge_output")
 """Keys of texts that are kept whole, in columns of their own; with a part's name and / before them in a sum."""
 
+
+def valid_text(text: str) -> str:
+    """The text as a plain ``str`` that UTF-8 can hold: a lone surrogate, which no table takes, becomes an escape."""
+    return str.encode(text, errors="backslashreplace").decode()
+
+
 Kind = Literal["scored", "no_score", "failed"]
 """There is a score; the function says that there is none; or it failed, or the sample did, so that nobody knows."""
 
@@ -44,6 +50,15 @@ class Outcome:
     kind: Kind = "scored"
     seconds: float | None = None
     texts: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        components = {
+            valid_text(key): valid_text(entry) if isinstance(entry, str) else entry
+            for key, entry in self.components.items()
+        }
+        object.__setattr__(self, "components", components)
+        object.__setattr__(self, "texts", {key: valid_text(text) for key, text in self.texts.items()})
+        object.__setattr__(self, "error", None if self.error is None else valid_text(self.error))
 
 
 def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: str | None) -> Outcome:

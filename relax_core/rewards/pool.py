@@ -20,6 +20,7 @@ STALL_SECONDS = 1.0
 
 _TICK_SECONDS = 0.1
 _CANCELLED = Lost("crash", "it was cancelled")
+_SILENT = Lost("crash", "it gave no answer")
 
 
 class RewardPool:
@@ -147,17 +148,20 @@ class RewardPool:
     def _of_batch(self, number: int, batch: Batch) -> list[Result]:
         results: list[Result | None] = [None] * len(batch.calls)
         while not self._closed and (left := [place for place, result in enumerate(results) if result is None]):
-            worker = self._worker(number)
+            worker, kept = self._worker(number), True
             failure = worker.load(batch.function)
             if failure is not None:
                 results = [failure if result is None else result for result in results]
             else:
                 self._begins(number)
-                failure = None if worker.ask_many(batch, left, results) else _CANCELLED
+                kept = worker.ask_many(batch, left, results)
+                failure = None if kept else _CANCELLED
             if isinstance(failure, Lost):
                 self._drop(number)
             if batch.until_failed and any(isinstance(result, Failed) for result in results):
                 break
+            if kept or all(results[place] is None for place in left):  # to ask again would do no better
+                results = [_SILENT if result is None and not self._closed else result for result in results]
         return [_CANCELLED if result is None else result for result in results]
 
     def _worker(self, number: int) -> Worker:

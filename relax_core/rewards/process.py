@@ -18,13 +18,26 @@ from typing import Any
 
 import relax_core
 from relax_core.rewards.board import Board
-from relax_core.rewards.messages import Ask, Asked, AskMany, Batch, Ended, FunctionName, Load, Lost, Result, Task
+from relax_core.rewards.messages import (
+    Ask,
+    Asked,
+    AskMany,
+    Batch,
+    Ended,
+    FunctionName,
+    Load,
+    Lost,
+    Numbered,
+    Result,
+    Task,
+)
 
 START_SECONDS = 120.0
 """How long a process may take to start and to import what its function needs."""
 
 GRACE_SECONDS = 2.0
-"""How much later than its time limit a coroutine may answer: it is ended in its own process first."""
+"""How much later than its time limit a coroutine may answer, as it is ended in its own process first; and how long a
+process may take to end once its connection has."""
 
 _TICK_SECONDS = 0.1
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -52,6 +65,7 @@ class Worker:
         )
         theirs.close()
         self._numbers: dict[FunctionName, int] = {}
+        self._request = 0
         self._ended = False
 
     def load(self, function: FunctionName) -> Result | None:
@@ -87,10 +101,12 @@ class Worker:
         running: set[int] = set()
         progress = time.monotonic()
         try:
-            self._connection.send(message)
+            self._send(message)
             while True:
                 if self._connection.poll(_TICK_SECONDS):
-                    told = self._connection.recv()
+                    request, told = self._connection.recv()
+                    if request != self._request:
+                        continue
                     progress = time.monotonic()
                     if isinstance(told, Ended):
                         if not told.clean:
@@ -123,10 +139,13 @@ class Worker:
         return running if now - progress > seconds + 2 * GRACE_SECONDS else set()
 
     def _exchange(self, message: Any, seconds: float) -> Any:
+        until = time.monotonic() + seconds
         try:
-            self._connection.send(message)
-            if self._connection.poll(seconds):
-                return self._connection.recv()
+            self._send(message)
+            while self._connection.poll(max(0.0, until - time.monotonic())):
+                request, answer = self._connection.recv()
+                if request == self._request:
+                    return answer
         except (EOFError, OSError):
             lost = self._crash()
         else:
@@ -134,8 +153,18 @@ class Worker:
         self.end()
         return lost
 
+    def _send(self, message: Any) -> None:
+        self._request += 1
+        self._connection.send(Numbered(self._request, message))
+
     def _crash(self) -> Lost:
-        self._process.wait()
+        """Why the connection has ended: nearly always because the process does, whose status is to be told."""
+        try:
+            self._process.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:  # a function has closed it
+            self.kill()
+            self._process.wait()
+            return Lost("crash", "the reward's process closed its connection")
         return Lost("crash", f"the reward's process ended with {_ending(self._process.returncode)}")
 
     def kill(self) -> None:

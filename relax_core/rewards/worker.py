@@ -11,13 +11,15 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from data.errors import UserError
-from relax_core.rewards.board import Board, Shown
+from relax_core.rewards.board import Board, Shown, end_fork
 from relax_core.rewards.calls import Call, timed
-from relax_core.rewards.messages import Ask, Asked, AskMany, Ended, Failed, Load, Lost, Result, Told
+from relax_core.rewards.messages import Ask, Asked, AskMany, Ended, Failed, Load, Lost, Numbered, Result, Told
 from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.types import RewardSpec
 
@@ -28,6 +30,8 @@ MEMORY_BYTES = 8 << 30
 
 CANCEL_SECONDS = 1.0
 """How long a coroutine that is cancelled may take to end."""
+
+Say = Callable[[Any], None]
 
 
 class Server:
@@ -42,24 +46,30 @@ class Server:
         self._connection, self._board = connection, board
         self._specs: dict[int, RewardSpec] = {}
         self._loop: asyncio.Runner | None = None
+        self._process = os.getpid()
 
     def serve(self) -> None:
         """Answer until the other side closes the connection."""
         while True:
             try:
-                asked = self._connection.recv()
+                request, asked = self._connection.recv()
             except EOFError:
                 return
+            say = partial(self._say, request)
             try:
                 if isinstance(asked, Load):
                     self._load(asked)
-                    self._connection.send(None)
+                    say(None)
                 elif isinstance(asked, Ask):
-                    self._connection.send(_answer(self._specs[asked.number], asked))
+                    say(_answer(self._specs[asked.number], asked))
                 else:
-                    self._together(asked)
+                    self._together(asked, say)
             except UserError as error:
-                self._connection.send(Failed.of(error))
+                say(Failed.of(error))
+
+    def _say(self, request: int, answer: Any) -> None:
+        end_fork(self._process)  # the connection belongs to the process that was asked
+        self._connection.send(Numbered(request, answer))
 
     def _load(self, asked: Load) -> None:
         self._specs[asked.number] = spec = asked.function.load()
@@ -68,19 +78,19 @@ class Server:
         if spec.prepare is not None:
             spec.prepare()
 
-    def _together(self, asked: AskMany) -> None:
+    def _together(self, asked: AskMany, say: Say) -> None:
         if self._loop is None:
             self._loop = asyncio.Runner()  # one for all calls: what a function keeps, e.g. a session, belongs to it
-        together = _Together(self._connection, self._board, self._specs[asked.number], asked)
+        together = _Together(say, self._board, self._specs[asked.number], asked)
         self._loop.run(together.run())
-        self._connection.send(Ended(together.clean))
+        say(Ended(together.clean))
 
 
 class _Together:
     """The calls of one ``AskMany``."""
 
-    def __init__(self, connection: Connection, board: Board, spec: RewardSpec, asked: AskMany) -> None:
-        self._connection, self._board, self._spec, self._asked = connection, board, spec, asked
+    def __init__(self, say: Say, board: Board, spec: RewardSpec, asked: AskMany) -> None:
+        self._say, self._board, self._spec, self._asked = say, board, spec, asked
         self._permits = asyncio.Semaphore(asked.concurrency)
         self._failed = asyncio.Event()
         self.clean = True
@@ -88,21 +98,19 @@ class _Together:
     async def run(self) -> None:
         calls = [asyncio.ensure_future(self._one(place, call)) for place, call in enumerate(self._asked.calls)]
         failed: asyncio.Future[Any] = asyncio.ensure_future(self._failed.wait())
-        everything: asyncio.Future[Any] = asyncio.gather(*calls)
+        everything: asyncio.Future[Any] = asyncio.gather(*calls, return_exceptions=True)
         await asyncio.wait({everything, failed}, return_when=asyncio.FIRST_COMPLETED)
         for task in [*calls, failed]:
             task.cancel()
         await asyncio.wait([*calls, failed])
-        if not everything.cancelled():
-            everything.exception()  # taken note of: each call has told its own
 
     async def _one(self, place: int, asked: Asked) -> None:
         async with self._permits:
             if self._failed.is_set():
                 return
-            self._connection.send(Told(place, None))
+            self._say(Told(place, None))
             result = await self._result(place, Call(self._spec, *asked))
-            self._connection.send(Told(place, result))
+            self._say(Told(place, result))
             if self._asked.until_failed and isinstance(result, Failed):
                 self._failed.set()
 
@@ -130,6 +138,8 @@ class _Together:
             return timed(call.outcomes(task.result(), self._asked.reward_key), begin)
         except UserError as error:
             return Failed.of(error)
+        except BaseException as error:  # e.g. GeneratorExit, or what a returned object raises when it is read
+            return Lost("crash", f"it ended with {type(error).__name__}")
 
 
 def _answer(spec: RewardSpec, asked: Ask) -> list[Outcome]:

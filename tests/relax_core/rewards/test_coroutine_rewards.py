@@ -1,6 +1,6 @@
 """Coroutine functions of the user in a process: order, limits, what blocks, crashes, errors."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,11 +9,19 @@ from relax_core.rewards.board import Board
 from relax_core.rewards.messages import Asked, Batch, Failed, FunctionName, Lost
 from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.pool import RewardPool
+from relax_core.rewards.process import Worker
 from relax_core.rewards.types import RewardInput
 
 FUNCTION = """
 import asyncio, os, sys, threading, time
 running = most = 0
+
+class Base(BaseException):
+    pass
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError
 
 async def reward(sample):
     global running, most
@@ -42,6 +50,14 @@ async def reward(sample):
         await asyncio.sleep(1000)
     if kind == "fail":
         raise KeyError(value)
+    if kind == "base":
+        raise {"own": Base, "generator": GeneratorExit, "mute": Mute}[value]
+    if kind == "fork" and os.fork() == 0:
+        if value == "wait":
+            await asyncio.sleep(0.1)
+        return 99.0
+    if kind == "fork":
+        os.wait()
     if kind == "cancel":
         raise asyncio.CancelledError
     running += 1
@@ -158,6 +174,36 @@ def test_an_error_is_told_and_the_others_go_on_unless_it_is_to_end_them(
 
 def test_a_function_that_cancels_itself_is_no_hang(pool: RewardPool, batch: Make) -> None:
     assert scores(pool.run_batch(batch("cancel", "say 1"))) == ["crash", 1]
+
+
+@pytest.mark.parametrize("until_failed", [False, True])
+def test_an_error_that_is_no_exception_is_told_once(pool: RewardPool, batch: Make, until_failed: bool) -> None:
+    asked = batch("base own", "sleep 0.2", "base generator", "say 1", seconds=20.0, until_failed=until_failed)
+    results = pool.run_batch(asked)
+    assert scores(results) == ["crash", 1, "crash", 1]
+    assert [results[0], results[2]] == [Lost("crash", f"it ended with {name}") for name in ("Base", "GeneratorExit")]
+
+
+def test_an_error_without_a_text_is_told(pool: RewardPool, batch: Make) -> None:
+    results = pool.run_batch(batch("base mute", "say 1", seconds=20.0))
+    assert scores(results) == ["error", 1]
+    assert isinstance(results[0], Failed)
+    assert "failed on sample s0: Mute: its text cannot be read" in results[0].problem
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_batch_without_progress_is_not_asked_again(
+    pool: RewardPool, batch: Make, monkeypatch: pytest.MonkeyPatch, kept: bool
+) -> None:
+    asked: list[Sequence[int]] = []
+    monkeypatch.setattr(Worker, "ask_many", lambda _, batch, places, results: bool(asked.append(places)) or kept)
+    assert pool.run_batch(batch("say 1", "say 2")) == [Lost("crash", "it gave no answer")] * 2
+    assert len(asked) == 1
+
+
+def test_a_child_that_a_function_forks_gives_no_answer(pool: RewardPool, batch: Make) -> None:
+    results = pool.run_batch(batch("fork return", "say 2", "fork wait", "sleep 0.2", "say 3", seconds=20.0))
+    assert scores(results) == [1, 2, 1, 1, 3]
 
 
 def test_a_function_that_cannot_be_loaded_is_told_for_every_call(pool: RewardPool, tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from relax_core.rewards.messages import Failed, FunctionName, Lost, Task
+from relax_core.rewards.messages import Ask, Asked, Failed, FunctionName, Lost, Task
+from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.pool import RewardPool
+from relax_core.rewards.process import Worker
 from relax_core.rewards.types import RewardInput
 
 FUNCTION = """
@@ -26,6 +29,16 @@ def reward(sample):
         os.kill(os.getpid(), signal.SIGKILL)
     if kind == "exit":
         sys.exit(3)
+    if kind == "fork" and os.fork() == 0:
+        if value == "raise":
+            raise KeyError("child")
+        return 99.0
+    if kind == "fork":
+        os.wait(); return 1.0
+    if kind == "close":
+        os.closerange(3, 1000); time.sleep(1000)
+    if kind == "surrogate":
+        raise ValueError("\\ud800")
     if kind == "sleep":
         time.sleep(float(value)); return 1.0
     if kind == "pid":
@@ -84,6 +97,41 @@ def test_a_hang_and_a_crash_cost_their_own_samples_alone(pool: RewardPool, task:
     assert results[3] == Lost("crash", "the reward's process ended with signal 9")
     assert results[5] == Lost("crash", "the reward's process ended with status 3")
     assert pool.run([task("say 5")])[0][0].score == 5  # type: ignore[index]
+
+
+def test_a_child_that_a_function_forks_gives_no_answer(task: Callable[[str], Task]) -> None:
+    answers = ["fork return", "say 2", "fork raise", "say 3", "fork return", "say 4"]
+    with RewardPool(1, 20.0) as pool:
+        results = pool.run([task(answer) for answer in answers])
+    assert [result[0].score for result in results] == [1, 2, 1, 3, 1, 4]  # type: ignore[index]
+
+
+def test_an_answer_with_another_number_is_not_taken(task: Callable[[str], Task]) -> None:
+    worker = Worker()
+    assert worker.load(task("").function) is None
+    worker._send(Ask(0, Asked(task("say 1").samples, None), None))  # nobody waits for its answer
+    answer = worker.ask(task("say 2"), 20.0)
+    worker.end()
+    assert answer[0].score == 2  # type: ignore[index]
+
+
+def test_a_process_that_closes_its_connection_and_lives_on_is_ended(task: Callable[[str], Task]) -> None:
+    with RewardPool(1, 60.0) as pool:
+        results = pool.run([task("close"), task("say 1")])
+    assert results[0] == Lost("crash", "the reward's process closed its connection")
+    assert results[1][0].score == 1  # type: ignore[index]
+
+
+def test_texts_that_are_no_utf8_are_made_valid(pool: RewardPool, task: Callable[[str], Task]) -> None:
+    [result] = pool.run([task("surrogate")])
+    assert isinstance(result, Failed)
+    assert "ValueError: \\ud800" in result.problem
+    outcome = Outcome(error="\ud800", components={"a\ud800": "b\ud800", "c": 1.0}, texts={"judge_output": "\ud800"})
+    assert outcome == Outcome(
+        error=r"\ud800", components={r"a\ud800": r"b\ud800", "c": 1.0}, texts={"judge_output": r"\ud800"}
+    )
+    for text in (result.problem, result.details, outcome.error):
+        pa.array([text])
 
 
 def test_while_one_hangs_the_others_are_scored_even_by_a_pool_of_one(task: Callable[[str], Task]) -> None:
