@@ -1,11 +1,10 @@
 """math, deepscaler, dapo, openr1mm, geo3k, mopd beyond the rows of the panel."""
 
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from counting import calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,22 +93,6 @@ def test_no_response_raises_and_the_quick_score_is_the_full_one(response: str, l
 
 
 HOSTILE = [*"\\{}#$-^\x00 ", "<answer>", "Answer:", "answer is ", "1,", r"\boxed{", r"\(", "Answer: **"]
-
-
-def calls(function: Callable[[], object]) -> int:
-    """Calls of Python and C functions while one runs."""
-    count = 0
-
-    def tick(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    sys.setprofile(tick)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "gsm8k", "gsm8k_flexible", "exact_number"])

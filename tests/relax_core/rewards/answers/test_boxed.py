@@ -1,9 +1,7 @@
 """Where a response gives its answer: the last box of what follows the thinking."""
 
-import sys
-from collections.abc import Callable
-
 import pytest
+from counting import calls
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,22 +123,6 @@ def test_any_content_comes_back_whole(before: str, content: str, after: str) -> 
 def test_no_text_raises(text: str) -> None:
     in_last_box(text)
     last_boxes(text)
-
-
-def calls(function: Callable[[], object]) -> int:
-    """Calls of Python and C functions while one runs."""
-    count = 0
-
-    def tick(*_: object) -> None:
-        nonlocal count
-        count += 1
-
-    sys.setprofile(tick)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
 
 
 @pytest.mark.parametrize(
