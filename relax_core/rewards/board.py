@@ -1,17 +1,17 @@
 """Which of the calls in a worker's event loop is at work, for the process that started the worker.
 
-Guarantee: it can be read while that loop is blocked and after that process has died.
+Guarantee: it can be read while that loop is blocked and after that process has died; a number is never seen with the
+time of an earlier one.
 """
 
 import mmap
 import os
-import struct
 import tempfile
 import time
 from collections.abc import Awaitable, Generator
 from typing import Any, NamedTuple
 
-_LAYOUT = struct.Struct("=qd")
+_BYTES = 16
 _NOBODY = -1
 
 
@@ -33,28 +33,34 @@ class Board:
         if descriptor is None:
             with tempfile.TemporaryFile() as file:
                 self.descriptor = os.dup(file.fileno())
-            os.ftruncate(self.descriptor, _LAYOUT.size)
+            os.ftruncate(self.descriptor, _BYTES)
         else:
             self.descriptor = descriptor
-        self._memory = mmap.mmap(self.descriptor, _LAYOUT.size)
+        self._memory = mmap.mmap(self.descriptor, _BYTES)
+        words = memoryview(self._memory)  # each is written at once, as a struct's bytes would not be
+        self._place, self._since = words[:8].cast("q"), words[8:].cast("d")
         if descriptor is None:
             self.leave()
 
     def enter(self, place: int) -> None:
         """The call ``place`` goes on."""
-        _LAYOUT.pack_into(self._memory, 0, place, time.monotonic())
+        self._since[0] = time.monotonic()  # before the number, which makes it count
+        self._place[0] = place
 
     def leave(self) -> None:
         """It waits, or has ended."""
-        _LAYOUT.pack_into(self._memory, 0, _NOBODY, 0.0)
+        self._place[0] = _NOBODY
 
     def read(self) -> At | None:
         """The call that is at work; None when the loop is between calls."""
-        place, since = _LAYOUT.unpack_from(self._memory)
+        place = self._place[0]
+        since = self._since[0]  # after the number: at worst that of a later one, which is younger
         return None if place == _NOBODY else At(place, since)
 
     def close(self) -> None:
         """Give the memory back."""
+        self._place.release()
+        self._since.release()
         self._memory.close()
         os.close(self.descriptor)
 

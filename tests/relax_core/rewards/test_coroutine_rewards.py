@@ -1,5 +1,8 @@
 """Coroutine functions of the user in a process: order, limits, what blocks, crashes, errors."""
 
+import os
+import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -222,4 +225,23 @@ def test_the_board_is_the_same_for_both_processes(tmp_path: Path) -> None:
     assert at.place == 3
     theirs.leave()
     assert mine.read() is None
+    mine.close()
+
+
+def test_a_number_is_never_seen_with_the_time_of_an_earlier_one() -> None:
+    mine, begin = Board(), time.monotonic()
+    child = os.fork()
+    if child == 0:
+        theirs = Board(mine.descriptor)
+        while True:
+            theirs.enter(3)
+            theirs.leave()
+    try:
+        seen = [at for _ in range(200_000) if (at := mine.read()) is not None]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert seen
+    assert {at.place for at in seen} == {3}
+    assert min(at.since for at in seen) >= begin
     mine.close()
