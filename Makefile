@@ -7,6 +7,7 @@ PIP = $(BIN)/pip install -q --no-warn-conflicts
 PINNED = -c requirements/constraints.txt
 MODEL ?= models/smollm2
 RUN ?= runs/quickstart
+WORKERS ?= 2
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help install dev quickstart test lint types clean
@@ -14,8 +15,8 @@ help:
 	@sed -n 's/^# \(make .*\)/\1/p' Makefile
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Relax needs Python 3.11 or later: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Relax needs Python 3.11 or later: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv $(VENV)
 
 # A machine with an NVIDIA driver takes SGLang with its CUDA dependencies; any other takes the set in requirements/.
 $(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/cpu-no-deps.txt requirements/cpu-engine.txt requirements/constraints.txt | $(BIN)/python
@@ -32,17 +33,19 @@ $(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/cpu-no-deps
 	@echo "installed into $(VENV); next: make quickstart"
 
 $(VENV)/.dev: $(VENV)/.installed
-	$(PIP) $(PINNED) -e '.[dev]'
+	@echo "installing what tests need"
+	@$(PIP) $(PINNED) -e '.[dev]'
 	@touch $@
 
 install: $(VENV)/.installed
 dev: $(VENV)/.dev
 
 $(MODEL)/config.json: $(VENV)/.installed
-	$(BIN)/relax models smollm2 $(MODEL)
+	@echo "preparing the model (538 MB)"
+	@$(BIN)/relax models smollm2 $(MODEL)
 
 quickstart: $(MODEL)/config.json
-	MODEL=$(MODEL) RUN=$(RUN) RELAX=$(BIN)/relax bash deployments/quickstart.sh
+	@MODEL=$(MODEL) RUN=$(RUN) RELAX=$(BIN)/relax bash deployments/quickstart.sh
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -52,7 +55,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 test: lint types
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

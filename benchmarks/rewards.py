@@ -6,8 +6,9 @@ Three parts. *verdicts*: the rows of tests/data/rewards that ``math`` decides, g
 and response as its documentation says) and by comparing the text in the last box; each wrong row of ours is shown.
 *speed*: responses to word problems whose label is a number, right and wrong ones in equal parts, graded by ``gsm8k``
 and ``math`` and by math-verify, one after the other in one process; the rows on which they disagree, counted by the
-reason. *table*: as many samples through the whole reward stage. ``--data`` takes JSON lines whose ``answer`` ends
-with ``#### NUMBER``; without it labels are made. Everything else is made from ``--seed``.
+reason. *table*: as many samples through the whole reward stage, the last time by ``mix`` of four parts. ``--data``
+takes JSON lines whose ``answer`` ends with ``#### NUMBER``; without it labels are made. Everything else is made from
+``--seed``.
 """
 
 import argparse
@@ -26,6 +27,7 @@ from relax_core.rewards.answers.boxed import last_box
 from relax_core.rewards.types import UNDECIDED, RewardInput
 
 PANEL = Path(__file__).resolve().parents[1] / "tests/data/rewards/math.jsonl"
+MIX = {"math": 1, "format": 0, "overlong": {"weight": 1, "max": 20480, "buffer": 4096}, "repetition": 0}
 SENTENCES = (
     "First we read the question and write down what is known.",
     "There are {a} of them, and each costs {b} dollars, so we multiply {a} by {b}.",
@@ -209,7 +211,7 @@ def table(path: Path | None, count: int, seed: int) -> None:
 
     rows = list(problems(path, count, seed))
     ones = Ragged.from_list([[1]] * count, np.uint8)
-    for name, kind in (("gsm8k", "marked"), ("math", "boxed")):
+    for name, kind in (("gsm8k", "marked"), ("math", "boxed"), ("mix", "boxed")):
         rollout = schema_table(
             ROLLOUT,
             {
@@ -232,7 +234,7 @@ def table(path: Path | None, count: int, seed: int) -> None:
             },
         )
         start = time.perf_counter()
-        scores = score_table(rollout, RelaxConfig.model_validate({"reward": {"rm_type": name}}))
+        scores = score_table(rollout, RelaxConfig.model_validate({"reward": {"rm_type": name, "reward_mix": MIX}}))
         seconds = time.perf_counter() - start
         right = sum(score == float(row.right) for score, row in zip(scores["reward"].to_pylist(), rows, strict=True))
         print(f"reward stage, {name}: {count} samples in {seconds:.2f} s, {count - right} wrong")

@@ -73,8 +73,11 @@ class FileStore:
         """What another program opens: a real path locally, else the URL."""
         return self._full(path) if self.is_local else self.fs.unstrip_protocol(self._full(path))
 
-    def write_bytes(self, path: str, data: bytes | memoryview) -> None:
+    def write_bytes(self, path: str, data: bytes | memoryview, private: bool = False) -> None:
         """Writes a file, visible only when whole; replaces one that is there.
+
+        Args:
+            private: on a local disk nobody else may read it; elsewhere who may is the store's to say.
 
         Raises:
             UserError: no space, no permission, no such bucket.
@@ -82,7 +85,7 @@ class FileStore:
         full = self._full(path)
         with self._explain("write", path):
             if self.is_local:
-                _write_local(Path(full), data)
+                _write_local(Path(full), data, 0o600 if private else 0o666)
             else:
                 self.fs.pipe_file(full, bytes(data))
 
@@ -252,11 +255,11 @@ def _fix(error: Exception) -> str:
     return "Check the disk, or give --run-dir another place."
 
 
-def _write_local(path: Path, data: bytes | memoryview) -> None:
+def _write_local(path: Path, data: bytes | memoryview, mode: int) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     tmp = path.with_name(f".{path.name}{_TMP_MARK}{uuid.uuid4().hex[:12]}")
     try:
-        with open(tmp, "wb") as file:
+        with open(tmp, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -7,7 +7,7 @@ depth, is there with its size. A run that was killed while it wrote a step there
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,7 +43,12 @@ def table_refs(obj: Any) -> Iterator[TableRef]:
             yield from table_refs(item)
 
 
-def last_complete_step(store: RunStore, first: int = 0) -> int | None:
+def say_incomplete(step: int, text: str) -> None:
+    """Warn of a step that is there but incomplete."""
+    logger.warning(text)
+
+
+def last_complete_step(store: RunStore, first: int = 0, say: Callable[[int, str], None] = say_incomplete) -> int | None:
     """The largest i such that all of ``first`` ... i are complete; None when ``first`` is not.
 
     Sizes come from one listing of ``steps/``. A step that is there but incomplete ends the search with a warning that
@@ -52,6 +57,7 @@ def last_complete_step(store: RunStore, first: int = 0) -> int | None:
     Args:
         store: the run directory.
         first: where to begin, e.g. the step after the newest checkpoint, before which nothing is needed any more.
+        say: told of a step that is there but incomplete, and why.
     """
     sizes = store.sizes("steps")
     folders = {int(name) for name in (path.split("/")[1] for path in sizes) if name.isdigit()}
@@ -62,7 +68,7 @@ def last_complete_step(store: RunStore, first: int = 0) -> int | None:
         if problem:
             later = sum(folder > step for folder in folders)
             also = f"; {later} later step{'s' if later > 1 else ''} will be made again too" if later else ""
-            logger.warning("Step %d is incomplete (%s) and will be made again%s.", step, problem, also)
+            say(step, f"Step {step} is incomplete ({problem}) and will be made again{also}.")
             break
         last, step = step, step + 1
     return last

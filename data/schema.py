@@ -79,7 +79,7 @@ _REWARD = [
     _need("rm_type", pa.string()),
     _may("components", pa.string()),  # JSON object of numbers and texts
     _may("error", pa.string()),  # why there is no score, or no true one
-    _may("outcome", pa.string()),  # scored, no_score, failed
+    _may("outcome", pa.string()),  # scored, no_score, nan, failed
     _may("decision", pa.string()),  # how the reward was found: custom, explicit, inferred, fallback, distilled
     _may("decision_reason", pa.string()),  # why it was not found as said
     _may("judge_prompt", pa.string()),  # what a judge was asked

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -189,9 +189,11 @@ class RunStore(FileStore):
         """A step's manifest, or None when there is none or it is not whole."""
         return manifest.read(self, step)
 
-    def last_complete_step(self, first: int = 0) -> int | None:
+    def last_complete_step(
+        self, first: int = 0, say: Callable[[int, str], None] = manifest.say_incomplete
+    ) -> int | None:
         """The largest i such that all of ``first`` ... i are complete; None when ``first`` is not.
 
         See ``manifest.last_complete_step``.
         """
-        return manifest.last_complete_step(self, first)
+        return manifest.last_complete_step(self, first, say)

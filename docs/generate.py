@@ -74,7 +74,8 @@ COLUMNS = {
     "rm_type": "name of the reward, or the path of the user's own",
     "components": "JSON text: further numbers and texts that the function returned",
     "error": "why there is no score, or no true one",
-    "outcome": "`scored`; `no_score`: the reward has none for it; `failed`: the reward or the sample failed",
+    "outcome": "`scored`; `no_score`: the reward has none for it; `nan`: it returned NaN, which is never trained on; "
+    "`failed`: the reward or the sample failed",
     "decision": "how the reward was found: `custom`, `explicit`, `inferred`, `fallback`, `distilled`",
     "decision_reason": "why it was not found as said: `no_type`, `unknown_type:<name>`, `conflict:<said>/<label's>`",
     "judge_prompt": "what a judge was asked, whole; null without one",
@@ -93,7 +94,8 @@ TABLES = (
         REWARD,
         "steps/<step>/reward.parquet",
         "One row per sample, written by the stage reward. `reward_seconds.parquet` beside it has the `seconds` of each"
-        " sample's call; those of a group share one.",
+        " sample's call (those of a group share one), and whether it was `streamed`: scored before the generation"
+        " ended.",
     ),
     (
         FORWARD,

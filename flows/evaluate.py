@@ -13,11 +13,13 @@ from prefect.cache_policies import NO_CACHE
 from data.errors import UserError
 from flows.guard import guard_temporary_server
 from flows.launch import checked, open_run
+from flows.parameters import shown
 from relax_core.config import RelaxConfig, with_options
 from relax_core.rollout.evaluate import evaluate_set
 from relax_core.rollout.hooks import log_evaluation
+from relax_core.run import turns
 from relax_core.run.ports import Backend, EnginesPort
-from relax_core.run.recovery import bring_trainer_to
+from relax_core.run.reconcile import bring_actor, push_weights
 from relax_core.run.session import RunSession
 
 
@@ -29,8 +31,8 @@ def engines_at(run: RunSession, version: int) -> EnginesPort:
         engines.abort_all()
         return engines
     run.ensure()
-    bring_trainer_to(version, run.trainer, run.history, run.progress.note)
-    run.trainer.push_weights(version, run.engines.urls, run.history.weights_id(version))
+    bring_actor(run, version)
+    push_weights(run, version)
     return run.engines
 
 
@@ -41,6 +43,7 @@ def score(run: RunSession, engines: EnginesPort, version: int) -> dict[str, floa
     tables = {}
     folder = f"evaluations/{version:06d}"
     services = run.services()
+    turns.generate(run)
     with run.progress.stage(version - 1, "evaluate"):
         for eval_set, prompts in run.evaluation_sets:
             table, scores = evaluate_set(
@@ -89,7 +92,8 @@ def evaluate(config: RelaxConfig, backend: Backend | None = None) -> dict[str, A
     with open_run(config, backend=backend, training=False) as run:
         if not run.evaluation_sets:
             raise UserError("There is no evaluation set.", "Give --eval-prompt-data NAME PATH, or --eval-config FILE.")
-        result = evaluate_flow.with_options(flow_run_name=f"evaluate-{run.id}")(config)
+        guard_temporary_server()
+        result = evaluate_flow.with_options(flow_run_name=f"evaluate-{run.id}")(shown(config))
         folder = run.store.uri(f"evaluations/{result['version']:06d}")
         run.backend.release_own()
     print(f"weights after {result['version']} steps of {result['run']}")

@@ -73,9 +73,27 @@ def open_run(
     factory = _ray_backend if given is None else lambda config, name: given
     run = _OPEN[name] = RunSession(config, sources or {}, factory, Progress(), training)
     try:
-        yield run
+        with _driving(run) if training else contextlib.nullcontext():
+            yield run
         if training and run.next_step() >= run.total_steps:
             run.backend.release()
     finally:
         del _OPEN[name]
         run.close()
+
+
+@contextlib.contextmanager
+def _driving(run: RunSession) -> Iterator[None]:
+    """Tell the run's timeline of this driver, unless there is nothing to drive."""
+    first = run.next_step()
+    if first >= run.total_steps:
+        yield
+        return
+    run.events.add("driver_started", cause="the run goes on" if first else "", first_step=first, steps=run.total_steps)
+    try:
+        yield
+    except BaseException as error:
+        run.events.add("driver_ended", cause=f"{type(error).__name__}: {error}".strip(": "))
+        raise
+    run.events.add("driver_ended", cause="finished")
+    run.events.close()

@@ -15,6 +15,7 @@ from flows.crashed import mark_crashed
 from flows.debug import rollout_only_step, train_only_step
 from flows.guard import guard_temporary_server
 from flows.launch import checked, given_options, open_run
+from flows.parameters import shown, shown_sources
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.debug_data import check_recorded, save_debug_data
 from relax_core.run.forward import check_teacher
@@ -64,7 +65,8 @@ def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) ->
     """Every step that the run directory lacks."""
     with open_run(config, sources) as run, tags(run.id):
         guard_temporary_server()
-        mark_crashed(run.id)
+        if left := mark_crashed(run.id):
+            run.events.add("flow_crashed", cause="a former driver died without a word", flows=left)
         first = run.next_step()
         trim_metrics(run.store, first)
         run.progress.begin(run.store.url, run.total_steps, first)
@@ -115,5 +117,6 @@ def train(
         run.check_prompts()
         check_recorded(run)
         check_teacher(run)
+        guard_temporary_server()
         with tags(run.id), telling(run.config, run.store.url, run.next_step()):
-            return train_flow.with_options(flow_run_name=run.id)(config, dict(sources))
+            return train_flow.with_options(flow_run_name=run.id)(shown(config), shown_sources(sources))

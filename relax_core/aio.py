@@ -1,20 +1,71 @@
 """Coroutines from plain code.
 
 Guarantee: ``run`` works in any thread, also one whose event loop is running (a notebook, an async flow), and raises the
-first error of the coroutine itself, not a group of errors.
+first error of the coroutine itself, not a group of errors. What a ``Canceller`` reaches can be ended from another
+thread.
 """
 
 import asyncio
 import contextvars
 import threading
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
+class Canceller:
+    """Ends the coroutines of every ``run`` that it reaches, now and later, when another thread says so.
+
+    Such a ``run`` raises ``asyncio.CancelledError``.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[asyncio.Task[Any], asyncio.AbstractEventLoop] = {}
+        self._cancelled = False
+
+    @contextmanager
+    def reaching(self) -> Iterator[None]:
+        """``cancel`` ends what this thread runs in the body."""
+        token = _canceller.set(self)
+        try:
+            yield
+        finally:
+            _canceller.reset(token)
+
+    def cancel(self) -> None:
+        """End them; from any thread."""
+        with self._lock:  # a loop that is in the dictionary is not closed while this is held
+            self._cancelled = True
+            for task, loop in self._running.items():
+                loop.call_soon_threadsafe(task.cancel)
+
+    async def watched(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine that ``cancel`` ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        with self._lock:
+            self._running[task] = asyncio.get_running_loop()
+            if self._cancelled:
+                task.cancel()
+        try:
+            return await coroutine
+        finally:
+            with self._lock:
+                del self._running[task]
+
+
+_canceller: ContextVar[Canceller | None] = ContextVar("canceller", default=None)
+
+
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in a fresh event loop and return its result."""
+    canceller = _canceller.get()
+    if canceller is not None:
+        coroutine = canceller.watched(coroutine)
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -5,7 +5,6 @@ function. A file that was edited since it was loaded in this process is loaded a
 belongs to the code that runs; threads that load the same function at once all get the whole of it.
 """
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -22,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from data.errors import UserError
+from data.nearest import nearest
 
 _loading = threading.RLock()
 """Held round every import here: a module is in ``sys.modules`` before it is whole."""
@@ -99,9 +99,9 @@ def load_function(
             arguments, or it is no coroutine function.
     """
     expected = f"Expected a function `{signature}` given as package.module.function or path/to/file.py:function."
-    place, separator, name = path.rpartition(":") if ":" in path else path.rpartition(".")
+    place, name = split_path(path)
     what = f"{option} {path!r}"
-    if not (place and name and separator):
+    if not (place and name):
         raise UserError(f"{what} names no function.", expected)
     with _loading:
         load = _load_file if place.endswith(".py") else _load_module
@@ -109,8 +109,7 @@ def load_function(
         function = getattr(module, name, None)
     if function is None:
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        near = difflib.get_close_matches(name, names, n=1)
-        raise UserError(f"{what}: {place} has no {name!r}.", f"Did you mean {near[0]!r}?" if near else expected)
+        raise UserError(f"{what}: {place} has no {name!r}.", nearest(name, names, "{!r}") or expected)
     if not callable(function):
         raise UserError(f"{what} is of type {type(function).__name__}, not a function.", expected)
     if arguments is not None:
@@ -121,6 +120,14 @@ def load_function(
         raise UserError(f"{what} is no coroutine function.", f"Define it as `async def {signature}`.")
     doc = (inspect.getdoc(function) or "").split("\n", 1)[0]
     return UserFunction(option, path, function, coroutine, doc, source_hash(function))
+
+
+def split_path(path: str) -> tuple[str, str]:
+    """The module or file of a function's path, and the function's name; an empty text for what is missing."""
+    if ":" not in path and path.endswith(".py"):
+        return path, ""
+    place, _, name = path.rpartition(":" if ":" in path else ".")
+    return place, name
 
 
 def source_hash(function: Callable[..., Any]) -> str:

@@ -7,10 +7,8 @@ rollout and scores.
 
 from typing import Any
 
-import numpy as np
-
-from relax_core.algorithms.batch import training_batch
-from relax_core.rollout.hooks import advantage_sources, post_processed, processed_scores
+from relax_core.rollout.hooks import advantage_sources
+from relax_core.run.advantage import batch_table
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import stage
@@ -26,12 +24,8 @@ def advantage(
     run: RunSession, step: int, key: str, rollout: StageRecord, rewards: StageRecord, *passes: StageRecord
 ) -> StageRecord:
     """Normalised rewards, advantages and masks; ``passes`` is the record of forward, where that stage is."""
-    scores = run.store.read_table(rewards.table)
-    samples = post_processed(run.store.read_table(rollout.table), scores, run.config)
-    processed = processed_scores(samples, scores, run.config)
     forward = run.store.read_table(passes[0].table) if passes else None
-    table, metrics = training_batch(samples, scores, run.config, processed, forward)
+    samples, scores = (run.store.read_table(record.table) for record in (rollout, rewards))
+    table, metrics = batch_table(samples, scores, forward, run.config)
     reference = run.store.write_table(run.store.step_path(step, "batch.parquet"), table)
-    if processed is not None and np.isfinite(processed[0]).any():
-        metrics["raw_reward"] = float(np.nanmean(processed[0]))
     return StageRecord("advantage", key, {"batch": reference}, {"metrics": metrics} if metrics else {})

@@ -6,11 +6,13 @@ names a checkpoint that is complete, and when the run ends the last one is.
 
 from typing import Any
 
+from relax_core.run import turns
 from relax_core.run.ports import TrainerPort
 from relax_core.run.records import StageRecord
 from relax_core.run.recovery import History
 from relax_core.run.session import RunSession
 from relax_core.training.checkpoint_index import complete_iterations
+from relax_core.training.roles import Role
 from tasks.stage import action
 
 Saved = dict[str, dict[str, Any]]
@@ -25,20 +27,24 @@ def checkpoint(run: RunSession, step: int, update: StageRecord) -> Saved:
         With --async-save one is still being written, unless the step is the last: then the newest complete one, or
         nothing.
     """
-    saved = {run.history.entry: _save(run, step, run.trainer, run.history)}
+    saved = {run.history.entry: _save(run, step, run.trainer, run.history, "actor")}
     if run.has_critic:
-        saved[run.critic_history.entry] = _save(run, step, run.critic, run.critic_history)
+        saved[run.critic_history.entry] = _save(run, step, run.critic, run.critic_history, "critic")
     if run.config.checkpoint.save_hf and run.export_due(step):
+        turns.save(run, "actor")
         run.trainer.export_hf(run.config.checkpoint.save_hf.format(rollout_id=step))
     return {entry: found for entry, found in saved.items() if found is not None}
 
 
-def _save(run: RunSession, step: int, trainer: TrainerPort, history: History) -> dict[str, Any] | None:
+def _save(run: RunSession, step: int, trainer: TrainerPort, history: History, role: Role) -> dict[str, Any] | None:
     url, result = history.checkpoints, dict[str, Any]()
     if (step, history.weights_id(step + 1)) not in complete_iterations(url, warn=False):
+        turns.save(run, role)
         result = dict(trainer.save(url, step))
         if run.config.checkpoint.async_save and step + 1 == run.total_steps:
             result |= trainer.finish_save()
+        begun = "written in the background" if run.config.checkpoint.async_save else ""
+        run.events.add("checkpoint_saved", step, history.name, begun, iteration=step, url=url)
     if not run.config.checkpoint.async_save:
         return {"iteration": step, "url": url, **result}
     newest = history.newest_checkpoint(step + 1, warn=False)

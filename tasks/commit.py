@@ -6,6 +6,7 @@ in it. Only then are checkpoints deleted that the options do not keep.
 
 from typing import Any
 
+from relax_core.rollout.collect import Kept
 from relax_core.rollout.hooks import log_rollout
 from relax_core.run import retention
 from relax_core.run.records import StageRecord
@@ -26,7 +27,8 @@ def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Sa
     replaced, metrics = log_rollout(rollout, rewards, run.config, step=step, seconds=stages["generate"].seconds)
     if not replaced:
         scores = stages["advantage"].values.get("metrics", {}) if "advantage" in stages else {}
-        metrics = {**training_metrics(rollout, rewards, run.config), **scores, **metrics}
+        usual = {**training_metrics(rollout, rewards, run.config), **_streamed(stages["reward"])}
+        metrics = {**usual, **scores, **metrics}
     for name in ("train_critic", "train", "evaluate_before", "evaluate"):
         metrics.update(stages[name].values["metrics"] if name in stages else {})
     seconds = dict(run.clock.seconds)  # in the order in which they ran; after them what an earlier process has done
@@ -54,12 +56,26 @@ def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Sa
         run.board.add(step, metrics)
     run.store.write_manifest(step, manifest)
     run.committed(step)
+    Kept(run.store, step).delete()
+    run.events.add("step_committed", step, seconds=manifest["wall_seconds"])
     for history in run.histories:
         if history.entry in saved:
-            retention.prune(history, run.config.checkpoint)
+            for iteration in retention.prune(history, run.config.checkpoint):
+                run.events.add("checkpoint_deleted", step, history.name, iteration=iteration)
     run.progress.step_done(step, metrics, seconds, run.clock.elapsed)
     artefacts.step(run, step, manifest)
     return manifest
+
+
+def _streamed(rewards: StageRecord) -> dict[str, float]:
+    """``perf/rewards_while_generating``: samples that were scored when the generation ended, and
+    ``perf/reward_time_behind_generation``: seconds that the rest took; nothing where the step generated nothing."""
+    if "streamed" not in rewards.values:
+        return {}
+    return {
+        "perf/rewards_while_generating": float(rewards.values["streamed"]),
+        "perf/reward_time_behind_generation": rewards.seconds,
+    }
 
 
 def _critic(update: StageRecord, checkpoint: dict[str, Any] | None) -> dict[str, Any]:

@@ -7,7 +7,8 @@ are there again.
 """
 
 from relax_core.engines.judge import has_judge
-from relax_core.run.reconcile import bring_actor, bring_critic
+from relax_core.run import turns
+from relax_core.run.reconcile import bring_actor, bring_critic, push_weights
 from relax_core.run.session import RunSession
 from relax_core.run.start import critic_start_text
 from tasks.evaluate import evaluate_before
@@ -20,7 +21,8 @@ STARTED = {"whole": ["SGLang", "the trainer"], "rollout": ["SGLang"], "train": [
 @action("ensure_engines")
 def ensure_engines(run: RunSession, step: int) -> None:
     """Start what is missing and reconcile versions."""
-    if not run.engines_known:
+    first = not run.engines_known
+    if first:
         judged = has_judge(run.config) and run.mode != "train"
         others = [*STARTED[run.mode], *(["the critic"] if run.has_critic else []), *(["the judge"] if judged else [])]
         *others, last = others
@@ -29,6 +31,8 @@ def ensure_engines(run: RunSession, step: int) -> None:
         if run.has_critic and step == 0:
             run.progress.note(critic_start_text(run.config))
     run.ensure()
+    if first:
+        turns.note(run)
     if run.mode == "train":
         return
     if _needs_base(run, step):
@@ -37,7 +41,7 @@ def ensure_engines(run: RunSession, step: int) -> None:
             bring_critic(run, step)
         run.engines.abort_all()
         if run.mode == "whole":
-            run.trainer.push_weights(step, run.engines.urls, run.history.weights_id(step))
+            push_weights(run, step)
     run.engines.check()
 
 

@@ -3,10 +3,18 @@
 Guarantee: evaluation prompts never enter training, and evaluating changes no weight and no cursor.
 """
 
+from functools import partial
 from typing import Any
 
+import pyarrow as pa
+
+from data.prompts import PromptDataset
+from relax_core.config.eval_set import EvalSet
+from relax_core.rewards.pools import Services
 from relax_core.rollout.evaluate import evaluate_set, evaluation_source
 from relax_core.rollout.hooks import log_evaluation
+from relax_core.run import turns
+from relax_core.run.asking import asking
 from relax_core.run.debug_data import save_debug_evaluation
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
@@ -24,21 +32,28 @@ def _identity(version: int) -> Any:
     return identity
 
 
+def _evaluated(
+    run: RunSession, eval_set: EvalSet, prompts: PromptDataset, version: int, services: Services
+) -> tuple[pa.Table, dict[str, float]]:
+    return evaluate_set(
+        eval_set,
+        prompts,
+        run.engines.urls,
+        run.config,
+        step=version - 1,
+        tokenizer=run.tokenizer,
+        progress=run.progress.update,
+        pools=run.reward_pools,
+        services=services,
+    )
+
+
 def _evaluate(run: RunSession, step: int, key: str, folder: str, version: int) -> StageRecord:
     tables, metrics, written = {}, {}, {}
-    services = run.services()
+    run.services()  # a judge that died is replaced before anything is generated
+    turns.generate(run)
     for eval_set, prompts in run.evaluation_sets:
-        table, scores = evaluate_set(
-            eval_set,
-            prompts,
-            run.engines.urls,
-            run.config,
-            step=version - 1,
-            tokenizer=run.tokenizer,
-            progress=run.progress.update,
-            pools=run.reward_pools,
-            services=services,
-        )
+        table, scores = asking(run, partial(_evaluated, run, eval_set, prompts, version))
         path = run.store.step_path(step, f"{folder}/{eval_set.name}.parquet")
         tables[eval_set.name] = run.store.write_table(path, table)
         metrics.update(scores)

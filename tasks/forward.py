@@ -8,7 +8,7 @@ brought to those weights.
 from typing import Any
 
 from relax_core.config.forward import forward_needs
-from relax_core.run.forward import forward_table
+from relax_core.run.forward import forward_table, served_teacher
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from relax_core.run.start import compared_weights
@@ -19,6 +19,8 @@ def _identity(run: RunSession, step: int) -> dict[str, Any]:
     needs = forward_needs(run.config)
     identity: dict[str, Any] = {"weights": run.history.weights_id(step), "columns": list(needs.columns)}
     identity |= compared_weights(run.config, needs.policy)
+    if needs.service and (serves := served_teacher(run)):
+        identity["teacher"] = serves
     return identity | ({"critic": run.critic_history.weights_id(step)} if needs.critic else {})
 
 

@@ -6,7 +6,9 @@ where the file has none. Nothing is generated.
 
 from typing import Any
 
-from relax_core.rewards.score import reward_source_hash, score_table
+from relax_core.rewards.score import score_table
+from relax_core.rewards.sources import reward_source_hash
+from relax_core.run import turns
 from relax_core.run.debug_data import read_recorded, recorded_hash
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
@@ -34,6 +36,7 @@ def replay_reward(run: RunSession, step: int, key: str, rollout: StageRecord) ->
     """The recorded scores of this step; computed where none are recorded."""
     table = read_recorded(run.config, step).reward
     if table is None:
+        turns.score(run)
         table = score_table(run.store.read_table(rollout.table), run.config, run.reward_pools, run.services())
     reference = run.store.write_table(run.store.step_path(step, "reward.parquet"), table)
     return StageRecord("reward", key, {"reward": reference})

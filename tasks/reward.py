@@ -1,12 +1,17 @@
 """Reward: a score for every sample, matched by its id, into ``reward.parquet``; beside it how long each call took.
 
 Guarantee: another reward function, or another source of it, is another identity: rewards are computed anew on the
-stored rollout, and nothing is generated.
+stored rollout, and nothing is generated. Samples that were scored while others were generated are not called again; the
+table is the same without that.
 """
 
 from typing import Any
 
-from relax_core.rewards.score import reward_source_hash, score_timed
+from relax_core.rewards.kept import Kept
+from relax_core.rewards.score import score_timed
+from relax_core.rewards.sources import reward_source_hash
+from relax_core.run import turns
+from relax_core.run.asking import asking
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import stage
@@ -19,7 +24,14 @@ def _identity(run: RunSession, step: int) -> dict[str, Any]:
 @stage("reward", _identity)
 def reward(run: RunSession, step: int, key: str, rollout: StageRecord) -> StageRecord:
     """Scores of the rollout."""
-    table, seconds = score_timed(run.store.read_table(rollout.table), run.config, run.reward_pools, run.services())
+    turns.score(run)
+    rows, stream = run.store.read_table(rollout.table), run.reward_stream
+    kept = Kept()
+    table, seconds = asking(
+        run, lambda services: score_timed(rows, run.config, run.reward_pools, services, stream, kept)
+    )
+    run.end_stream()
     run.store.write_table(run.store.step_path(step, "reward_seconds.parquet"), seconds)  # no part of any identity
     reference = run.store.write_table(run.store.step_path(step, "reward.parquet"), table)
-    return StageRecord("reward", key, {"reward": reference})
+    values = {} if stream is None else {"streamed": sum(seconds["streamed"].to_pylist())}
+    return StageRecord("reward", key, {"reward": reference}, values)

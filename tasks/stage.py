@@ -7,7 +7,8 @@ with records whose files are gone.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 from prefect import task
@@ -49,18 +50,33 @@ class Stage:
         return run.stage_key(self._options, step, content)
 
     def _find_or_do(self, run: RunSession, step: int, inputs: tuple[StageRecord, ...]) -> StageRecord | State:
+        run.check_driver()
         key = self._key(run, step, inputs)
         known = run.records.find(step, self.name, key)
         if known is not None:
             run.progress.reused(step, self.name)
+            run.events.add("stage_reused", step, self.name)
             return Completed(name="Cached", message="finished before; taken from the run directory", data=known)
         started = time.perf_counter()
-        with run.progress.stage(step, self.name):
+        run.events.add("stage_started", step, self.name)
+        with run.progress.stage(step, self.name), failing(run, step, self.name):
             record = self.work(run, step, key, *inputs)
         seconds = run.clock.ran(self.name, started)
         record = StageRecord(self.name, key, record.tables, record.values, seconds)
+        run.check_driver()
         run.records.write(step, record)
+        run.events.add("stage_finished", step, self.name, seconds=round(seconds, 3))
         return record
+
+
+@contextmanager
+def failing(run: RunSession, step: int, name: str) -> Iterator[None]:
+    """Tell the run's timeline of an error that ends the body."""
+    try:
+        yield
+    except BaseException as error:
+        run.events.add("stage_failed", step, name, cause=f"{type(error).__name__}: {error}")
+        raise
 
 
 def stage(name: str, identity: Identity | None = None, options: str | None = None) -> Callable[[Work], Stage]:
@@ -81,8 +97,9 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def decorate(work: Callable[..., Any]) -> Callable[..., Any]:
         def body(run: RunSession, step: int, inputs: tuple[Any, ...]) -> Any:
+            run.check_driver()
             started = time.perf_counter()
-            with run.progress.stage(step, name):
+            with run.progress.stage(step, name), failing(run, step, name):
                 result = work(run, step, *inputs)
             run.clock.ran(name, started)
             return result

@@ -8,6 +8,7 @@ the user in the loss is another identity.
 from collections.abc import Callable
 from typing import Any
 
+from relax_core.run import turns
 from relax_core.run.ports import TrainerPort
 from relax_core.run.reconcile import bring_actor
 from relax_core.run.records import StageRecord
@@ -25,6 +26,7 @@ def _identity(run: RunSession, step: int) -> dict[str, Any]:
 @stage("train", _identity)
 def train(run: RunSession, step: int, key: str, batch: StageRecord) -> StageRecord:
     """The update of this step."""
+    turns.train(run, "actor")
     return update(run, step, key, batch, "train", run.trainer, bring_actor)
 
 

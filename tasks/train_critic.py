@@ -6,6 +6,7 @@ one of the two updates is found again although the other one is not.
 
 from typing import Any
 
+from relax_core.run import turns
 from relax_core.run.reconcile import bring_critic
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
@@ -25,6 +26,7 @@ def _identity(run: RunSession, step: int) -> dict[str, Any]:
 @stage("train_critic", _identity)
 def train_critic(run: RunSession, step: int, key: str, batch: StageRecord) -> StageRecord:
     """The critic's update of this step."""
+    turns.train(run, "critic")
     record = update(run, step, key, batch, "train_critic", run.critic, bring_critic)
     metrics = record.values["metrics"]
     named = {f"{PREFIX}{name}": value for name, value in metrics.items() if name not in _TWICE}

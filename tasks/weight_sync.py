@@ -7,7 +7,7 @@ already is left alone. A critic, which no engine needs, is at that version too. 
 
 from typing import Any
 
-from relax_core.run.reconcile import bring_actor, bring_critic
+from relax_core.run.reconcile import bring_actor, bring_critic, push_weights
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import action
@@ -22,4 +22,6 @@ def weight_sync(run: RunSession, step: int, update: StageRecord) -> dict[str, An
     bring_critic(run, version)
     if run.mode == "train":
         return {}
-    return dict(run.trainer.push_weights(version, run.engines.urls, run.history.weights_id(version)))
+    pushed = push_weights(run, version)
+    run.events.add("weight_sync", step, version=version, engines=len(run.engines.urls))
+    return pushed

@@ -16,6 +16,12 @@ from relax_core.config.eval_sets import EvalSet
 from relax_core.config.options import OPTIONS, Option, with_options
 from relax_core.config.sections import RelaxConfig
 
+
+def shown(value: object) -> str:
+    """Name of a parameter in every process of the tests; the text of a set would change with the hash seed."""
+    return f"{{{', '.join(map(repr, sorted(value)))}}}" if isinstance(value, (set, frozenset)) else str(value)
+
+
 TINY_CONFIG: dict[str, Any] = {
     "model_type": "qwen3",
     "vocab_size": 512,

@@ -9,8 +9,46 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+LANES = {"engines": ("e2e", "sglang", "ray"), "trainers": ("megatron",)}
+"""Tests with one of these marks stay together when several processes share the work: a Ray head, an engine and the
+memory that they take are there once. Longest first."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With `-n`: lanes first, then flows, which share a Prefect server, then the rest to fill the gaps."""
+    if not hasattr(config, "workerinput"):
+        return
+    ranks: dict[str, int] = {}
+    for item in items:
+        lanes = [lane for lane, marks in LANES.items() if any(map(item.get_closest_marker, marks))]
+        if lanes:
+            item.add_marker(pytest.mark.xdist_group(lanes[0]))
+            rank = list(LANES).index(lanes[0])
+        else:
+            rank = len(LANES) + ("prefect_server" not in getattr(item, "fixturenames", ()))
+        ranks[item.nodeid] = rank
+    items.sort(key=lambda item: ranks[item.nodeid])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A lane, or else a file, is what one process takes at a time, in the order of collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            _, _, lane = nodeid.rpartition("@")
+            return lane if lane in LANES else nodeid.partition("::")[0]
+
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    config.option.loadscopereorder = False
+    return Lanes(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ from data.ragged import Ragged
 from data.schema import FORWARD, REWARD, ROLLOUT
 from data.schema import table as schema_table
 from relax_core.config.derived import data_parallel_size, num_engines, role_devices, trainer_world_size
+from relax_core.config.devices import shared_places
 from relax_core.config.examine import Report, examine
 from relax_core.config.forward import forward_needs
 from relax_core.config.options import OPTIONS, as_namespace, with_options
@@ -377,6 +378,11 @@ def overriding_file(config: RelaxConfig) -> Any:
 def engines(config: RelaxConfig) -> list[Any]:
     """How engines are started."""
     return [engine_spec(config, 0, "cpu", "logs"), engine_spec(config, 1, "cuda", "logs")]
+
+
+def places(config: RelaxConfig) -> Any:
+    """Which devices the processes of roles that share them have."""
+    return shared_places(config)
 
 
 def sampling(config: RelaxConfig) -> Any:

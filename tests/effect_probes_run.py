@@ -3,22 +3,27 @@
 Guarantee: as ``effect_probes``; engines and trainer are the fakes of ``fakes``, everything else is the real code.
 """
 
+import contextlib
 import dataclasses
 import inspect
 import io
 import json
 import shutil
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from aiohttp import web
 from effect_probes import StandIn, inbox, reward_table, rollout_table
-from fakes import FakeBackend, FakeEngine
+from fakes import FakeBackend, FakeEngine, FakeMemory
 
 from data.cursor import Cursor
 from data.errors import UserError
@@ -29,8 +34,9 @@ from relax_core.config.options import OPTIONS
 from relax_core.config.sections import RelaxConfig
 from relax_core.rollout.evaluate import evaluate_set
 from relax_core.rollout.requests import step_requests
-from relax_core.run import debug_data, retention
+from relax_core.run import debug_data, retention, turns
 from relax_core.run.forward import check_teacher
+from relax_core.run.lock import CLAIM
 from relax_core.run.records import StageRecord, StageRecords
 from relax_core.run.recovery import History
 from relax_core.run.samples import rollout_samples
@@ -125,6 +131,30 @@ def run_folder(config: RelaxConfig) -> list[str]:
         return [name for name in files(_place(config)) if name.endswith("config.yaml")]
 
 
+def second_driver(config: RelaxConfig) -> str:
+    """What becomes of a run that another process drives."""
+    with contextlib.closing(_Sleeper()) as first:
+        RunStore(str(config.run.run_dir)).write_json(CLAIM, first.claim)
+        try:
+            with opened(config):
+                return "taken"
+        except UserError:
+            return "refused"
+
+
+class _Sleeper:
+    """A process that drives a run, as far as its claim says."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        created = psutil.Process(self._process.pid).create_time()
+        self.claim = {"host": socket.gethostname(), "pid": self._process.pid, "created": created, "epoch": 1}
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
 def length(config: RelaxConfig) -> tuple[int, int | None]:
     """Steps of the run and of an epoch."""
     with opened(config) as run:
@@ -137,6 +167,17 @@ def schedule(config: RelaxConfig) -> dict[str, list[int]]:
         steps = range(run.total_steps)
         tests = (run.checkpoint_due, run.export_due, run.evaluation_due, run.evaluates_before)
         return {due.__name__: [step for step in steps if due(step)] for due in tests}
+
+
+def turns_taken(config: RelaxConfig) -> list[str]:
+    """Who gives up what on a GPU before engines generate."""
+    with opened(config) as run:
+        backend: Any = run.backend
+        memory = backend.memory = backend.trainer.memory = FakeMemory("trainer", "engines")
+        backend.device = "cuda"
+        run.ensure()
+        turns.generate(run)
+        return memory.turns
 
 
 def what_is_started(config: RelaxConfig) -> Any:

@@ -19,6 +19,8 @@ from aiohttp import web
 from data.schema import FORWARD
 from data.schema import table as make_table
 from data.store import RunStore, TableRef
+from relax_core.rewards.pool import RewardPool
+from relax_core.tracking.events import NO_EVENTS
 from relax_core.training.errors import VersionMismatch
 from relax_core.weights.label import weight_label
 
@@ -27,12 +29,57 @@ def digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-class FakeEngine:
-    """One engine in a thread of this process. ``generate_calls`` counts requests."""
+MODELS = ("trainer", "critic")
 
-    def __init__(self, vocabulary: int = 200) -> None:
+
+class FakeMemory:
+    """Device memory that is shared out in a backend whose ``device`` is ``cuda``. ``turns`` lists who gave up or took
+    what, in order. At first all hold all.
+
+    Args:
+        names: who is there, of ``trainer``, ``critic``, ``engines`` and ``judge``.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self.turns: list[str] = []
+        whole = {name: {"state"} if name in MODELS else {"weights", "kv_cache"} for name in names}
+        self.held: dict[str, set[str]] = whole
+
+    def give(self, who: str, parts: Any) -> bool:
+        """Whether this changed anything."""
+        given = self.held[who] & set(parts)
+        self.held[who] -= given
+        if given:
+            self.turns.append(f"{who} -{','.join(sorted(given))}")
+        return bool(given)
+
+    def take(self, who: str, parts: Any) -> bool:
+        """Whether this changed anything."""
+        taken = set(parts) - self.held[who]
+        self.held[who] |= taken
+        if taken:
+            self.turns.append(f"{who} +{','.join(sorted(taken))}")
+        return bool(taken)
+
+    def require(self, who: str, parts: Any, *, alone: bool, **others: set[str]) -> None:
+        """Who works holds its parts; the other models hold nothing, engines at most ``others``."""
+        assert self.held[who] >= set(parts), (who, self.held)
+        if not alone:
+            return
+        for other, held in self.held.items():
+            assert other == who or held <= others.get(other, set()), (who, self.held)
+
+
+class FakeEngine:
+    """One engine in a thread of this process. ``generate_calls`` counts the requests that it answered; with ``answers``
+    it fails after so many."""
+
+    def __init__(self, vocabulary: int = 200, memory: FakeMemory | None = None) -> None:
+        self.memory = memory
+        self.misplaced: list[str] = []
         self.label, self.weights, self.vocabulary = "default", "start", vocabulary
         self.generate_calls = 0
+        self.answers: int | None = None
         self.events: list[str] = []
         self.url = ""
         self._ready = threading.Event()
@@ -56,7 +103,12 @@ class FakeEngine:
 
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()
+        if self.answers == 0:
+            raise web.HTTPInternalServerError
+        if self.answers is not None:
+            self.answers -= 1
         self.generate_calls += 1
+        self._holds("engines")
         params = body["sampling_params"]
         noise = digest(self.weights, params.get("sampling_seed"), body["input_ids"])
         length = 1 + int(noise[0], 16) % min(4, params["max_new_tokens"])
@@ -74,8 +126,16 @@ class FakeEngine:
 
     async def _chat(self, request: web.Request) -> web.Response:
         """As a judge: always the same."""
+        self._holds("judge")
         await request.json()
         return web.json_response({"choices": [{"message": {"content": "Fine. [[7]]"}, "finish_reason": "stop"}]})
+
+    def _holds(self, who: str) -> None:
+        """Requests come only while it has its memory and no trainer has any; this thread cannot fail the test."""
+        if self.memory:
+            wrong = [f"{name} holds {held}" for name, held in self.memory.held.items() if name in MODELS and held]
+            whole = self.memory.held[who] >= {"weights", "kv_cache"}
+            self.misplaced += wrong if whole else [*wrong, f"{who} hold {self.memory.held[who]}"]
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -85,9 +145,20 @@ class FakeEngine:
 class FakeEngines:
     """The ``EnginesPort`` of one ``FakeEngine``."""
 
-    def __init__(self, engine: FakeEngine) -> None:
-        self.engine = engine
+    def __init__(self, engine: FakeEngine, memory: FakeMemory | None = None, name: str = "engines") -> None:
+        self.engine, self.memory, self.name = engine, memory, name
         self.urls = [engine.url]
+
+    def stale(self, label: str) -> bool:
+        return self.engine.label != label
+
+    def release(self, parts: Any) -> None:
+        if self.memory and self.memory.give(self.name, parts) and "weights" in parts and self.name == "engines":
+            self.engine.label, self.engine.weights = "released", "nothing"
+
+    def resume(self, parts: Any) -> None:
+        if self.memory:
+            self.memory.take(self.name, parts)
 
     def abort_all(self) -> None:
         self.engine.events.append("abort_all")
@@ -103,8 +174,14 @@ class FakeTrainer:
         rests: of an actor, in the steps below which only the critic learns.
     """
 
-    def __init__(self, engine: FakeEngine, name: str = "trainer", events: list[str] | None = None) -> None:
-        self.engine, self.name, self.rests = engine, name, 0
+    def __init__(
+        self,
+        engine: FakeEngine,
+        name: str = "trainer",
+        events: list[str] | None = None,
+        memory: FakeMemory | None = None,
+    ) -> None:
+        self.engine, self.name, self.rests, self.memory = engine, name, 0, memory
         self.events: list[str] = [] if events is None else events
         self.applied: list[tuple[int, str]] = []
         self.initialise()
@@ -123,6 +200,7 @@ class FakeTrainer:
         }
 
     def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> dict[str, Any]:
+        self._works()
         if self.version == target and self.last == batch.sha256:
             return self.result
         if self.version != base:
@@ -140,6 +218,7 @@ class FakeTrainer:
     def forward(self, version: int, rollout: TableRef, store_url: str, columns: list[str], weights_id: str) -> pa.Table:
         if version != self.version or self.weights_id not in (None, weights_id):
             raise VersionMismatch(version, self.version)
+        self._works()
         self.events.append(f"{self.name} forward {version}")
         table = RunStore(store_url).read_table(rollout)
         lengths = table["response_length"].to_pylist()
@@ -151,6 +230,7 @@ class FakeTrainer:
         return make_table(FORWARD, {**ids, **found})
 
     def save(self, url: str, iteration: int) -> dict[str, Any]:
+        self._works(engines={"weights"})
         store, folder = RunStore(url), f"iter_{iteration:07d}"
         state = {"version": self.version, "weights": self.weights, "last": self.last, "weights_id": self.weights_id}
         store.write_json(f"{folder}/fake.json", state)
@@ -162,6 +242,7 @@ class FakeTrainer:
         return {}
 
     def load(self, url: str, iteration: int) -> None:
+        self._works()
         state = RunStore(url).read_json(f"iter_{iteration:07d}/fake.json")
         self.version, self.weights = state["version"], state["weights"]
         self.last, self.weights_id = state["last"], state["weights_id"]
@@ -171,28 +252,51 @@ class FakeTrainer:
         if version != self.version or self.weights_id not in (None, weights_id):
             raise VersionMismatch(version, self.version)
         if self.engine.label != (label := weight_label(version, weights_id)):
+            self._works(engines={"weights"})
+            if self.memory:
+                self.memory.require("engines", {"weights"}, alone=False)
             self.engine.events.append(f"push {version}")
             self.engine.label, self.engine.weights = label, self.weights
         return {"seconds": 0.0}
 
+    def _works(self, **others: set[str]) -> None:
+        if self.memory:
+            self.memory.require(self.name, {"state"}, alone=True, **others)
+
+    def offload(self) -> int:
+        return int(bool(self.memory and self.memory.give(self.name, {"state"})))
+
+    def onload(self) -> int:
+        return int(bool(self.memory and self.memory.take(self.name, {"state"})))
+
     def export_hf(self, folder: str) -> None:
+        self._works(engines={"weights"})
         Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 class FakeBackend:
     """Trainer, critic and engine of one "machine"; ``lose_all`` is a power cut. ``events`` lists what the two models
-    did, in order."""
+    did, in order.
 
-    def __init__(self) -> None:
-        self.engine = FakeEngine()
+    Args:
+        memory: its devices, which all share; None: a CPU.
+    """
+
+    timeline = NO_EVENTS
+    reward_pool = RewardPool
+
+    def __init__(self, memory: FakeMemory | None = None) -> None:
+        self.memory: FakeMemory | None = memory
+        self.device = "cuda" if memory else "cpu"
+        self.engine = FakeEngine(memory=memory)
         self.events: list[str] = []
-        self.trainer = FakeTrainer(self.engine, events=self.events)
-        self.critic = FakeTrainer(self.engine, "critic", self.events)
+        self.trainer = FakeTrainer(self.engine, events=self.events, memory=memory)
+        self.critic = FakeTrainer(self.engine, "critic", self.events, memory)
         self.ensured = self.critics = self.judges = 0
 
     def ensure(self, critic: bool = False) -> tuple[FakeTrainer, FakeEngines]:
         self.ensured += 1
-        return self.trainer, FakeEngines(self.engine)
+        return self.trainer, FakeEngines(self.engine, self.memory)
 
     def ensure_trainer(self, critic: bool = False) -> FakeTrainer:
         self.ensured += 1
@@ -208,7 +312,7 @@ class FakeBackend:
 
     def ensure_genrm(self) -> FakeEngines:
         self.judges += 1
-        return FakeEngines(self.engine)
+        return FakeEngines(self.engine, self.memory, "judge")
 
     def lose_all(self) -> None:
         self.engine.label, self.engine.weights = "default", "start"
@@ -234,7 +338,7 @@ class FakeBackend:
 
 def _anew(lost: FakeTrainer) -> FakeTrainer:
     """A new process in its place, at version 0."""
-    trainer = FakeTrainer(lost.engine, lost.name, lost.events)
+    trainer = FakeTrainer(lost.engine, lost.name, lost.events, lost.memory)
     trainer.applied, trainer.rests = lost.applied, lost.rests
     return trainer
 

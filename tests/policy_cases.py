@@ -10,15 +10,38 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from relax_core.algorithms.assemble import PolicyObjective, SupervisedObjective, ValueObjective
+from relax_core.algorithms.kl import KL_KINDS
 from relax_core.algorithms.loss_parts import LossOptions, LossParts, Tokens
 from relax_core.algorithms.reduce import StepSize, sample_token_counts, step_weights
 from relax_core.algorithms.registry import get_estimator
 from relax_core.algorithms.sequences import Sequences
 
 COLUMNS = ("old", "ref", "rollout", "train", "advantage")
+
+
+OPTIONS = st.builds(
+    LossOptions,
+    eps_clip=st.sampled_from([0.2, 0.1]),
+    eps_clip_high=st.sampled_from([None, 0.28]),
+    eps_clip_c=st.sampled_from([None, 1.5]),
+    sapo_tau_pos=st.sampled_from([1.0, 2.0]),
+    sapo_tau_neg=st.sampled_from([1.05, 0.5]),
+    entropy_coef=st.sampled_from([0.0, 0.1]),
+    kl_loss_coef=st.sampled_from([0.0, 0.2]),
+    kl_loss_type=st.sampled_from(KL_KINDS),
+    use_unbiased_kl=st.booleans(),
+    use_opsm=st.booleans(),
+    opsm_delta=st.sampled_from([0.0, 0.1]),
+    use_tis=st.booleans(),
+    tis_clip=st.just(1.5),
+    tis_clip_low=st.sampled_from([0.0, 0.7]),
+    calculate_per_token_loss=st.booleans(),
+)
+"""Options of a policy's objective, every term on and off."""
 
 
 def offsets_of(lengths: Sequence[int]) -> Tensor:

@@ -25,6 +25,7 @@ class Server:
         vocabulary, longest: tokens that it knows and that a sample may have.
         scales: it heeds the temperature of an input.
         words: its tokenizer; None: it does not tell.
+        serves: its model, as it says.
         spoil: what becomes of the entries that it would answer.
         fail: statuses of its next answers, 0: it hangs up.
         asked: bodies that /generate got.
@@ -36,6 +37,7 @@ class Server:
     longest: int = 100
     scales: bool = False
     words: Callable[[str], list[int]] | None = None
+    serves: str = "teacher"
     spoil: Callable[[list[Any]], list[Any]] = lambda entries: entries
     fail: list[int] = field(default_factory=list)
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -72,7 +74,7 @@ class Server:
         return web.json_response({"tokens": self.words((await request.json())["prompt"])})
 
     async def model(self, request: web.Request) -> web.Response:
-        return web.json_response({"model_path": "teacher", "is_generation": True})
+        return web.json_response({"model_path": self.serves, "is_generation": True})
 
     async def facts(self, request: web.Request) -> web.Response:
         return web.json_response({"max_req_input_len": self.longest + 1})

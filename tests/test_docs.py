@@ -18,7 +18,7 @@ import pytest
 from data.ragged import Ragged
 from data.schema import EVAL, REWARD, ROLLOUT, table
 from data.store import RunStore
-from relax_core.config import RelaxConfig, parse_arguments
+from relax_core.config import RelaxConfig, dump, parse_arguments
 from relax_core.config.parser import flags as spellings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,7 +71,7 @@ def test_modules_that_are_named_exist(page: Path) -> None:
 def known_flags() -> set[str]:
     flags = {*spellings(), *OTHER_FLAGS, *STEMS}
     # of the commands that read their own arguments
-    own = [ROOT / f"flows/cli/{name}.py" for name in ("standing", "ask", "reward")]
+    own = [ROOT / f"flows/cli/{name}.py" for name in ("standing", "ask", "reward", "replay", "events")]
     for path in [*own, *(ROOT / "benchmarks").glob("*.py")]:
         flags |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', path.read_text()))
     return flags
@@ -199,6 +199,8 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         append_metrics(store, step, {**step_metrics(rollout, reward), "loss": 0.0, "grad_norm": 1.0})
         seconds = {"generate": 1.0, "train": 2.0}
         store.write_manifest(step, {"step": step, "tables": refs, "seconds": seconds, "wall_seconds": 3.5})
+    given = dict.fromkeys(("rollout_batch_size", "n_samples_per_prompt"), "command line")
+    store.write_bytes("config.yaml", dump(config, given).encode())
     return folder
 
 

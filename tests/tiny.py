@@ -5,6 +5,7 @@ with a ChatML template) that transformers, SGLang and the trainer load like any 
 weights and the same tokenizer, and the global random state is left alone. A second's work, less than a megabyte.
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,19 +39,24 @@ def make_tiny(
     ffn: int = 128,
     initializer_range: float = 0.2,
     max_position_embeddings: int = 2048,
+    corpus: Iterable[str] | None = None,
+    marks: Sequence[str] = (),
 ) -> Path:
     """Write a tiny random causal language model and its tokenizer.
 
     Args:
         folder: where to; made when missing, files in it are overwritten.
         family: ``qwen3`` has query and key norms, ``qwen2`` biases on query, key and value, ``llama`` neither.
-        seed: of the weights. The tokenizer depends on ``vocab`` only, so that two seeds share prompts.
+        seed: of the weights. The tokenizer depends on ``vocab``, ``corpus`` and ``marks`` only, so that two seeds share
+            prompts.
         vocab: size of the tokenizer and of the embedding, at least 300 and even (tensor parallelism over two ranks).
         tie: whether the output layer shares the embedding's weights.
         layers, hidden, heads, kv_heads, ffn: the shape; the head size is ``hidden / heads``.
         initializer_range: standard deviation of the matrices. Large, so that logits are far from flat and two seeds
             give different greedy texts. Biases and norm weights are drawn too, so that a mix-up of them shows.
         max_position_embeddings: longest sequence.
+        corpus: texts from which the tokenizer learns its pairs; None: small sums.
+        marks: texts that are one token wherever they stand.
 
     Returns:
         The folder.
@@ -69,7 +75,7 @@ def make_tiny(
     }
     config_class, model_class = classes[family]
     folder = Path(folder)
-    tokenizer = _tokenizer(vocab)
+    tokenizer = _tokenizer(vocab, corpus, marks)
     shape = {"head_dim": hidden // heads} if family == "qwen3" else {}
     config = config_class(
         vocab_size=vocab,
@@ -99,8 +105,8 @@ def make_tiny(
     return folder
 
 
-def _tokenizer(vocab: int) -> Any:
-    """Byte-level BPE with exactly ``vocab`` entries, trained on small sums."""
+def _tokenizer(vocab: int, corpus: Iterable[str] | None, marks: Sequence[str]) -> Any:
+    """Byte-level BPE with exactly ``vocab`` entries."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -115,7 +121,7 @@ def _tokenizer(vocab: int) -> Any:
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
-        special_tokens=[END_OF_TEXT, TURN_START, TURN_END],
+        special_tokens=[END_OF_TEXT, TURN_START, TURN_END, *marks],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -124,7 +130,7 @@ def _tokenizer(vocab: int) -> Any:
         for a in range(50)
         for b in range(50)
     )
-    bpe.train_from_iterator(lines, trainer)
+    bpe.train_from_iterator(lines if corpus is None else corpus, trainer)
     missing = vocab - bpe.get_vocab_size()
     if missing > 0:  # the corpus has too few pairs for a large vocabulary: fill up with words that no text contains
         bpe.add_tokens([f"<unused{i}>" for i in range(missing)])

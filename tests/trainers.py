@@ -1,10 +1,12 @@
 """Trainers for tests of Megatron: what the ranks of ``tests/relax_core/training`` run (see ``tests/ranks.py``)."""
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from training_batches import batches
 
 from relax_core.config.options import with_options
@@ -51,6 +53,35 @@ def make_trainer(config: RelaxConfig) -> Any:
     trainer.join("env://")
     trainer.initialise()
     return trainer
+
+
+def plain_adamw(
+    config: RelaxConfig, parameters: Sequence[torch.Tensor], rate: float | None = None
+) -> torch.optim.AdamW:
+    """PyTorch's own optimiser as the options describe the trainer's: vectors do not decay.
+
+    Args:
+        rate: in place of --lr.
+    """
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": config.optimizer.weight_decay},
+        {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate or config.optimizer.lr, eps=config.optimizer.adam_eps)
+
+
+def plain_update(config: RelaxConfig, named: Mapping[str, torch.Tensor], rate: float | None = None) -> float:
+    """Clip the gradients of parameters and take one step; the norm before that."""
+    norm = torch.nn.utils.clip_grad_norm_(named.values(), config.optimizer.clip_grad)
+    plain_adamw(config, list(named.values()), rate).step()
+    return norm.item()
+
+
+def furthest(named: Mapping[str, torch.Tensor], folder: str) -> float:
+    """How far the weights in a Hugging Face folder are from these at most; it has these and no others."""
+    saved = load_file(f"{folder}/model.safetensors")
+    assert saved.keys() == named.keys()
+    return max((named[key].detach() - value.double()).abs().max().item() for key, value in saved.items())
 
 
 def follow(

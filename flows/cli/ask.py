@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 from data.errors import UserError
+from data.nearest import nearest
 from relax_core.config.examine import examine_given
 from relax_core.config.foreign import FOREIGN
 from relax_core.config.mistyped import plain_dashes
 from relax_core.config.options import OPTIONS, SECTIONS, Option, all_options, find_option
 from relax_core.config.parser import CONFIG, flags, read_given
-from relax_core.config.problems import nearest
 from relax_core.config.rules.base import Purpose
 
 _DOCTOR = """\

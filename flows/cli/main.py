@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from data.errors import UserError
+from data.nearest import nearest
+from flows.cli.stop import end_in_time, say_stopped
 from relax_core import __version__
 
 COMMANDS = {
@@ -21,6 +23,9 @@ COMMANDS = {
     "evaluate": "score a run's newest weights, or a Hugging Face folder, on evaluation sets",
     "doctor": "say what is wrong with a configuration, and what a run of it would do",
     "reward": "score one case, or a recorded rollout again, or list rewards",
+    "replay": "compute a recorded step again, also with other options, and compare",
+    "diff": "compare two runs step by step",
+    "events": "print the timeline of a run: what started, died, was rewound, and why",
     "options": "list or search options: relax options [WORDS]",
     "explain": "tell everything about one option: relax explain --lr",
     "algorithms": "list the advantage estimators and what each needs",
@@ -42,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
+        if argv is None and arguments[:1] in (["train"], ["evaluate"]):
+            end_in_time()
     try:
         return _run(arguments)
     except UserError as error:
@@ -51,19 +58,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
     except SystemExit as leaving:
         if leaving.code == signal.SIGTERM:  # Ray's own handler, which takes the place of ours
-            return _say_terminated()
+            return say_stopped(signal.SIGTERM)
         raise
     except BrokenPipeError:  # `relax options | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except KeyboardInterrupt:
-        print("\nrelax: stopped; the same command goes on from the last finished task.", file=sys.stderr)
-        return 130
+        return say_stopped(signal.SIGINT)
     except Exception as error:
         if debug:
             raise
         if _was_terminated(error):
-            return _say_terminated()
+            return say_stopped(signal.SIGTERM)
         print(f"relax: {type(error).__name__}: {_shown(error)} (--debug shows where)", file=sys.stderr)
         return 1
 
@@ -78,12 +84,7 @@ def _shown(error: Exception) -> str:
 
 def _terminate(number: int, frame: object) -> None:
     """Prefect catches SIGTERM first, ends the flow, and then sends it again."""
-    raise SystemExit(_say_terminated())
-
-
-def _say_terminated() -> int:
-    print("relax: ended by SIGTERM; the same command goes on from the last finished task.", file=sys.stderr)
-    return 143
+    raise SystemExit(say_stopped(signal.SIGTERM))
 
 
 def _was_terminated(error: BaseException | None) -> bool:
@@ -122,6 +123,14 @@ def _module_of(command: str) -> ModuleType:
         from flows.cli import ask
 
         return ask
+    if command == "events":
+        from flows.cli import events
+
+        return events
+    if command in ("replay", "diff"):
+        from flows.cli import replay
+
+        return replay
     if command == "reward":
         from flows.cli import reward
 
@@ -148,11 +157,7 @@ def _overview() -> str:
 
 
 def _nearest(command: str) -> str:
-    import difflib
-
-    near = difflib.get_close_matches(command.lower(), COMMANDS, n=1)
-    hint = f"Did you mean `relax {near[0]}`? " if near else ""
-    return f"{hint}Commands: {', '.join(COMMANDS)}."
+    return f"{nearest(command.lower(), COMMANDS, '`relax {}`')} Commands: {', '.join(COMMANDS)}.".lstrip()
 
 
 if __name__ == "__main__":

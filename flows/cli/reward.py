@@ -6,10 +6,12 @@ nor Prefect is imported. The options of the reward are those of ``relax train``.
 
 import argparse
 import json
+import math
 import sys
 from typing import Any
 
 from data.errors import UserError
+from data.jsontext import dumps
 from relax_core.config.parser import read_config, read_words
 from relax_core.config.sections import RelaxConfig
 
@@ -24,7 +26,9 @@ With --run the run's own count, unless they are given anew. --response - is stan
   relax reward --custom-rm-path my_reward.py:reward --label 5 --response 'It is 5.'
   relax reward --run runs/quickstart --step 3 --rm-type gsm8k_flexible --out again.parquet
 
-Exit code 0: scored, or no score; 1: a call failed or was too long; 2: a mistake that you can mend."""
+Exit code 0: scored, or no score; 1: a call failed, was too long or gave NaN; 2: a mistake that you can mend."""
+
+_LENGTH = "Give --response-length N, or --hf-checkpoint, whose tokenizer counts."
 
 
 def reward(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
@@ -38,7 +42,7 @@ def reward(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     parser.add_argument("--label", help="its label, a text")
     parser.add_argument("--label-json", help="its label in JSON, where it is no text")
     parser.add_argument("--metadata", help="its metadata, a JSON object")
-    parser.add_argument("--response-length", type=int, help="its tokens (default: 0)")
+    parser.add_argument("--response-length", type=int, help="its tokens (default: by the tokenizer of --hf-checkpoint)")
     parser.add_argument("--truncated", action="store_true", help="it was cut off at the length limit")
     parser.add_argument("--run", help="run directory or URL: score a recorded rollout again")
     parser.add_argument("--step", type=int, help="rollout step (default: the last finished one)")
@@ -78,7 +82,7 @@ def _list(as_json: bool) -> int:
 
 
 def _one(chosen: argparse.Namespace, words: list[str]) -> int:
-    from relax_core.rewards.rescore import one_case
+    from relax_core.rewards.rescore import one_case, token_count
 
     if chosen.label is not None and chosen.label_json is not None:
         raise UserError("relax reward: --label and --label-json are both given.", "Leave one out.")
@@ -88,15 +92,22 @@ def _one(chosen: argparse.Namespace, words: list[str]) -> int:
         raise UserError(
             f"--metadata {chosen.metadata}: is no JSON object.", 'Write --metadata \'{"rm_type": "math"}\'.'
         )
-    row = one_case(
-        read_config(words).config,
-        response=sys.stdin.read() if chosen.response == "-" else chosen.response,
-        prompt=chosen.prompt or "",
-        label=label,
-        metadata=metadata,
-        response_length=chosen.response_length or 0,
-        truncated=chosen.truncated,
-    )
+    config, response, length = read_config(words).config, chosen.response, chosen.response_length
+    response = sys.stdin.read() if response == "-" else response
+    if length is None and config.checkpoint.hf_checkpoint:
+        length = token_count(config.checkpoint.hf_checkpoint, response)
+    try:
+        row = one_case(
+            config,
+            response=response,
+            prompt=chosen.prompt or "",
+            label=label,
+            metadata=metadata,
+            response_length=length or 0,
+            truncated=chosen.truncated,
+        )
+    except UserError as error:
+        raise UserError(error.problem, _of_this_command(error.fix), error.details) from error
     shown = {
         "score": row["reward"],
         "outcome": row["outcome"],
@@ -106,22 +117,44 @@ def _one(chosen: argparse.Namespace, words: list[str]) -> int:
         "raw": row["raw_reward"],
         "components": row["components"],
         "error": row["error"],
+        "response_length": length,
         "seconds": row["seconds"],
     }
     if row["judge_output"] is not None:
         shown["judge"] = row["judge_output"]
     if chosen.json:
-        print(json.dumps(shown, ensure_ascii=False))
+        print(dumps(shown))
     else:
         print("\n".join(_lines(shown)))
-    return int(row["outcome"] == "failed")
+    return int(row["outcome"] in ("failed", "nan"))
+
+
+def _of_this_command(fix: str, of_case: bool = True) -> str:
+    """What is to be done here, where a run would be told otherwise.
+
+    Args:
+        of_case: the case is that of the command line.
+    """
+    from relax_core.rewards.answers.labels import NAME_LABELS
+    from relax_core.rewards.judge.client import NO_JUDGE, URLS
+    from relax_core.rewards.parts import GIVE_LENGTH
+
+    if fix == NO_JUDGE:
+        return f"This command starts none: start a server of SGLang and name it: {URLS}=http://host:port relax reward"
+    case = {NAME_LABELS: "Give --label TEXT, or --label-json where it is no text.", GIVE_LENGTH: _LENGTH}
+    return case.get(fix, fix) if of_case else fix
 
 
 def _lines(shown: dict[str, Any]) -> list[str]:
     """What there is, a line each."""
     kept = {**shown, "score": _number(shown["score"]), "seconds": f"{shown['seconds'] or 0:.4f}"}
-    if shown["raw"] == shown["score"]:
+    if shown["raw"] == shown["score"] or shown["outcome"] == "nan":
         kept["raw"] = None
+    kept["response_length"] = None
+    if shown["decision"] == "custom" and shown["response_length"] is None:
+        kept["length"] = f"the function got 0 tokens, as the length is not known. {_LENGTH}"
+    elif shown["response_length"] is not None:
+        kept["length"] = f"{shown['response_length']} tokens"
     kept["components"] = json.dumps(shown["components"], ensure_ascii=False) if shown["components"] else None
     return [f"{name:10} {value}" for name, value in kept.items() if value is not None]
 
@@ -136,15 +169,18 @@ def _json(option: str, text: str) -> Any:
 def _again(chosen: argparse.Namespace, words: list[str]) -> int:
     from relax_core.rewards.rescore import rescored
 
-    found = rescored(chosen.run, chosen.step, _config_of_run(chosen.run, words))
+    try:
+        found = rescored(chosen.run, chosen.step, _config_of_run(chosen.run, words))
+    except UserError as error:
+        raise UserError(error.problem, _of_this_command(error.fix, of_case=False), error.details) from error
     if chosen.out is not None:
         _write(found.table, chosen.out)
     summary, changes = found.summary(), found.changes()
     if chosen.json:
-        print(json.dumps({**summary, "changes": changes}, ensure_ascii=False))
+        print(dumps({**summary, "changes": changes}))
     else:
         print("\n".join(_report(chosen, summary, changes)))
-    return int(summary["failed"] > 0)
+    return int(summary["failed"] > 0 or summary["nan"] > 0)
 
 
 def _config_of_run(run: str, words: list[str]) -> RelaxConfig:
@@ -166,7 +202,8 @@ def _report(chosen: argparse.Namespace, summary: dict[str, Any], changes: list[d
     kinds = ", ".join(f"{summary[name]} {name}" for name in ("up", "down", "gained", "lost") if summary[name])
     lines = [
         f"{chosen.run}, step {summary['step']}: {summary['samples']} samples, scored by {scored_by}",
-        f"changed {summary['changed']}{f' ({kinds})' if kinds else ''}, failed {summary['failed']}",
+        f"changed {summary['changed']}{f' ({kinds})' if kinds else ''}, failed {summary['failed']}"
+        + (f", NaN {summary['nan']}" if summary["nan"] else ""),
         f"mean    {_number(summary['old_mean'])} -> {_number(summary['new_mean'])}",
     ]
     if changes:
@@ -185,7 +222,7 @@ def _report(chosen: argparse.Namespace, summary: dict[str, Any], changes: list[d
 
 
 def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+    return "none" if value is None else "NaN" if math.isnan(value) else f"{value:.4g}"
 
 
 def _write(table: Any, path: str) -> None:

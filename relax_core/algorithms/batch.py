@@ -5,6 +5,8 @@ all-zero loss mask, so that it weighs nothing, and takes no part in its group's 
 takes part in the statistics but is not trained on.
 """
 
+import logging
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -19,6 +21,8 @@ from relax_core.algorithms.registry import get_estimator
 from relax_core.algorithms.rewards import Normalizer, normalize_rewards
 from relax_core.config import RelaxConfig
 from relax_core.config.derived import takes_engine_log_probs
+
+log = logging.getLogger(__name__)
 
 
 def training_batch(
@@ -133,8 +137,11 @@ def _normalized(rollout: pa.Table, rewards: pa.Table, config: RelaxConfig) -> tu
     """[N] float64 scores in the order of ``rollout``, and what the estimator sees of them; NaN = none."""
     order = _match(rollout["sample_id"].to_pylist(), rewards["sample_id"].to_pylist(), "reward")
     scores = rewards["reward"].to_numpy(zero_copy_only=False).astype(np.float64)[order]  # null becomes NaN
+    without = rewards["reward"].is_null().to_numpy(zero_copy_only=False)[order]
+    if broken := int((np.isnan(scores) & ~without).sum()):
+        log.warning("%d of %d samples have the reward NaN and are not trained on", broken, len(scores))
     return scores, normalize_rewards(
-        _trained_scores(scores, rollout["status"].to_pylist(), config),
+        _trained_scores(scores, without, rollout["status"].to_pylist(), config),
         np.asarray(rollout["group_id"].to_pylist()),
         kind=_normalizer(config),
         std=not config.algorithm.disable_grpo_std_normalization,
@@ -150,14 +157,20 @@ def _normalizer(config: RelaxConfig) -> Normalizer:
     return get_estimator(options.advantage_estimator).normalizer
 
 
-def _trained_scores(scores: NDArray[np.float64], statuses: list[str], config: RelaxConfig) -> NDArray[np.float64]:
-    """[N] scores that are trained on, NaN = none, by the policies for missing scores and cut responses."""
+def _trained_scores(
+    scores: NDArray[np.float64], without: NDArray[np.bool_], statuses: list[str], config: RelaxConfig
+) -> NDArray[np.float64]:
+    """[N] scores that are trained on, NaN = none, by the policies for missing scores and cut responses.
+
+    Args:
+        without: [N] samples without a score, null in the table: a score that is NaN is none of them.
+    """
     truncated, policy = np.array(statuses) == "truncated", config.reward.truncated_reward_policy
     if policy != "score":
         scores = np.where(truncated, 0.0 if policy == "zero" else np.nan, scores)
     if config.reward.no_score_policy == "exclude":
         return scores
-    missing = np.isnan(scores) & ~(truncated if policy == "exclude" else np.zeros_like(truncated))
+    missing = without & np.isnan(scores) & ~(truncated if policy == "exclude" else np.zeros_like(truncated))
     return np.where(missing, 0.0, scores)
 
 

@@ -6,13 +6,13 @@ does not import torch.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from data.errors import UserError
+from data.nearest import nearest
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,9 @@ RECIPES: tuple[Recipe, ...] = (
                 "kl_coef": 0.0,
             }
         ),
-        also="Groups of equal rewards are sampled anew (--dynamic-sampling-filter-path), and the reward of a response"
-        " near the length limit is lowered.",
+        also="The reward of a response near the length limit is lowered: the part overlong of --rm-type mix."
+        " DAPO also samples groups of equal rewards anew, which this version does not: they are trained on, with"
+        " advantages of 0.",
         source='Yu et al., "DAPO: An Open-Source LLM Reinforcement Learning System at Scale" (2025)',
     ),
 )
@@ -78,7 +79,7 @@ def get_recipe(name: str) -> Recipe:
     """
     known = {recipe.name: recipe for recipe in RECIPES}
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise UserError(f"There is no recipe '{name}'.", f"{hint}Choose one of {', '.join(known)}.")
+        raise UserError(
+            f"There is no recipe '{name}'.", f"{nearest(name, known)} Choose one of {', '.join(known)}.".lstrip()
+        )
     return known[name]

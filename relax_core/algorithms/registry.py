@@ -11,13 +11,13 @@ data too (``Demand``).
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from data.errors import UserError
+from data.nearest import nearest
 
 if TYPE_CHECKING:
     from relax_core.algorithms.advantages import AdvantageInputs, Advantages
@@ -212,9 +212,10 @@ def get_estimator(name: str) -> EstimatorSpec:
         UserError: no such estimator; the nearest name is suggested.
     """
     if name not in _SPECS:
-        near = difflib.get_close_matches(name, _SPECS, n=1)
-        hint = f"Did you mean {near[0]}? " if near else ""
-        raise UserError(f"--advantage-estimator is '{name}'.", f"{hint}Choose one of {', '.join(_SPECS)}.")
+        raise UserError(
+            f"--advantage-estimator is '{name}'.",
+            f"{nearest(name, _SPECS)} Choose one of {', '.join(_SPECS)}.".lstrip(),
+        )
     return _SPECS[name]
 
 

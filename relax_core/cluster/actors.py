@@ -60,12 +60,14 @@ def get_or_start(
     num_gpus: float = 0,
     max_concurrency: int = 8,
     timeout: float = 600.0,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Any, bool]:
     """Find the actor ``name`` or start one.
 
     Args:
         cls: a plain class; it is wrapped here, so that tests can use it without Ray.
         env: environment variables of the actor's process.
+        options: further ones of Ray, e.g. where the actor is put.
 
     Returns:
         The handle, and whether it was started by this call.
@@ -86,6 +88,7 @@ def get_or_start(
         max_concurrency=max_concurrency,
         max_restarts=0,
         runtime_env={"env_vars": {**_storage_environment(), **dict(env or {})}},
+        **dict(options or {}),
     )
     handle = remote.remote(*args, **dict(kwargs or {}))
     _wait_until_ready(handle, name, num_cpus, num_gpus, timeout, namespace)

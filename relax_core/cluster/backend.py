@@ -6,33 +6,37 @@ when all live. Control calls go to each engine; nothing here goes through a rout
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-import pyarrow as pa
 import ray
 
 from data.errors import UserError
-from data.store import RunStore, TableRef
+from data.store import RunStore
 from relax_core.cluster import services
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
+from relax_core.cluster.handles import CONTROL_TIMEOUT, RayEngines, RayTrainer
 from relax_core.cluster.head import connected, standing_address
+from relax_core.cluster.placement import VISIBLE, RunDevices
+from relax_core.cluster.reward_hosts import reward_pool
 from relax_core.config import RelaxConfig
-from relax_core.config.derived import num_engines
+from relax_core.config.derived import num_engines, trainer_world_size
+from relax_core.config.devices import shared_places
 from relax_core.config.environment import read_environment_file
 from relax_core.config.problems import raise_problems
 from relax_core.engines.actor import SGLangEngine
 from relax_core.engines.control import EngineControl
 from relax_core.engines.judge import judge_spec, num_judges
 from relax_core.engines.spec import Device, EngineSpec, engine_spec
-from relax_core.training.actor import NAMES, start_trainer
+from relax_core.rewards.pools import CallPool
+from relax_core.tracking.events import NO_EVENTS
+from relax_core.training.actor import start_trainer
 from relax_core.training.roles import Role
 from relax_core.weights.label import weight_label
-
-_CONTROL_TIMEOUT = 60.0
 
 _ACTORS: Mapping[Role, str] = MappingProxyType({"actor": "trainer", "critic": "critic"})
 """What the names of a role's actors begin with, behind the run's."""
@@ -41,76 +45,20 @@ FRESH = "default"
 """Weight version of an SGLang server that was never told one: it holds what it loaded from its folder."""
 
 
-class RayTrainer:
-    """The trainer of a role behind its leading actor, rank 0. Every mutating call carries this driver's epoch."""
-
-    def __init__(self, handle: Any, role: Role = "actor") -> None:
-        self.handle, self._name = handle, NAMES[role]
-        self._epoch = result(handle.attach.remote(), _CONTROL_TIMEOUT, self._name)
-
-    def _call(self, method: str, *args: Any) -> Any:
-        return result(getattr(self.handle, method).remote(self._epoch, *args), None, self._name)
-
-    def status(self) -> Mapping[str, Any]:
-        return dict(result(self.handle.status.remote(), _CONTROL_TIMEOUT, self._name))
-
-    def initialise(self) -> None:
-        self._call("initialise")
-
-    def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
-        return dict(self._call("train", base, target, batch, store_url, weights_id))
-
-    def forward(
-        self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
-    ) -> pa.Table:
-        return self._call("forward", version, rollout, store_url, list(columns), weights_id)
-
-    def save(self, url: str, iteration: int) -> Mapping[str, Any]:
-        return dict(self._call("save", url, iteration))
-
-    def finish_save(self) -> Mapping[str, Any]:
-        return dict(self._call("finish_save"))
-
-    def load(self, url: str, iteration: int) -> None:
-        self._call("load", url, iteration)
-
-    def push_weights(self, version: int, urls: Sequence[str], weights_id: str) -> Mapping[str, Any]:
-        return dict(self._call("push_weights", version, list(urls), weights_id))
-
-    def export_hf(self, folder: str) -> None:
-        self._call("export_hf", folder)
-
-
-class RayEngines:
-    """SGLang engines behind their actors."""
-
-    def __init__(self, handles: Sequence[Any], urls: Sequence[str]) -> None:
-        self._handles = list(handles)
-        self.urls = list(urls)
-
-    def _each(self, method: str) -> list[Any]:
-        calls = [getattr(handle, method).remote() for handle in self._handles]
-        return [result(call, _CONTROL_TIMEOUT, f"engine {i}") for i, call in enumerate(calls)]
-
-    def abort_all(self) -> None:
-        self._each("abort_all")
-
-    def check(self) -> None:
-        self._each("info")
-
-
 @dataclass(frozen=True)
 class _Fleet:
     """Engines of one kind.
 
     Attributes:
         kind: what the names of their actors have behind the run's.
+        role: as --resource names it.
         count: how many.
         gpus: devices of each.
         spec: describes one by its number.
     """
 
     kind: str
+    role: str
     count: int
     gpus: int
     spec: Callable[..., EngineSpec]
@@ -118,6 +66,10 @@ class _Fleet:
 
 _KINDS = (".engine-", ".genrm-")
 """What the names of engines' actors have behind the run's."""
+
+
+def _is_engine(name: str) -> bool:
+    return any(kind in name for kind in _KINDS)
 
 
 class RayBackend:
@@ -137,6 +89,9 @@ class RayBackend:
         self._standing: bool | None = None
         self._found_engines = False
         self._trainers: dict[Role, RayTrainer] = {}
+        self._rollout_only = False
+        self.timeline = NO_EVENTS
+        self._told: set[str] = set()
         # of every actor: an actor that was started with other ones does not fit and is replaced
         self._variables, problems = read_environment_file(config.run.env_file)
         raise_problems(problems)
@@ -153,8 +108,28 @@ class RayBackend:
             self._standing = self._stack.enter_context(connected(self._config.run.ray_address))
             self._found_engines = bool(named(f"{self._run_id}."))
 
+    @cached_property
+    def _devices(self) -> RunDevices:
+        """Where the actors work; on a CPU there is nothing to share out."""
+        places = shared_places(self._config) if self.device == "cuda" else None
+        return RunDevices(places, f"{self._run_id}.devices", self._config.run.engine_start_timeout)
+
+    def _make_room(self) -> None:
+        """Let a start find its devices free: what is running on them gives up its memory. Later turns give it back."""
+        if not self._devices.shared or self._rollout_only:  # nobody would send weights again
+            return
+        for role in _ACTORS:
+            if (handle := find(f"{self._run_id}.{_ACTORS[role]}-rank-0")) is not None:
+                with contextlib.suppress(UserError):  # a broken one is replaced by whoever needs it
+                    self._trainer(handle, role).offload()
+        for name in filter(_is_engine, named(f"{self._run_id}.")):
+            if (handle := find(name)) is not None:
+                with contextlib.suppress(UserError):
+                    RayEngines([handle], []).release()
+
     def ensure_rollout(self, weights_id: str) -> RayEngines:
         self._connect()
+        self._rollout_only = True
         label = weight_label(0, weights_id)
         for index, url in enumerate(self._ensure_engines().urls):
             with EngineControl(url) as control:
@@ -168,6 +143,11 @@ class RayBackend:
 
     def ensure_trainer(self, critic: bool = False) -> RayTrainer:
         self._connect()
+        if self._devices.shared:  # one after another: each needs the memory that the others give up
+            trainer = self._ensure_trainer("actor")
+            if critic:
+                self._ensure_trainer("critic")
+            return trainer
         with ThreadPoolExecutor(1) as pool:
             other = pool.submit(self._ensure_trainer, "critic") if critic else None
             trainer = self._ensure_trainer("actor")
@@ -181,6 +161,10 @@ class RayBackend:
 
     def ensure(self, critic: bool = False) -> tuple[RayTrainer, RayEngines]:
         self._connect()
+        self._rollout_only = False
+        if self._devices.shared:
+            found = self._ensure_engines()
+            return self.ensure_trainer(critic), found
         with ThreadPoolExecutor(1) as pool:  # all take tens of seconds, mostly imports
             engines = pool.submit(self._ensure_engines)
             return self.ensure_trainer(critic), engines.result()
@@ -190,27 +174,50 @@ class RayBackend:
         return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
 
     def _ensure_trainer(self, role: Role) -> RayTrainer:
+        name = f"{self._run_id}.{_ACTORS[role]}"
+        before = find(f"{name}-rank-0")
+        places = [self._devices.place(role, rank) for rank in range(trainer_world_size(self._config, role))]
         handle = start_trainer(
             self._config,
-            f"{self._run_id}.{_ACTORS[role]}",
+            name,
             device=self.device,
             timeout=self._config.run.engine_start_timeout,
             variables=self._variables,
             role=role,
+            places=tuple(filter(None, places)),
+            prepare=self._make_room,
         )
+        known = self._trainer(handle, role)
+        why = "" if handle == before else "it was not there" if before is None else "dead, or made with other options"
+        self._tell(_ACTORS[role], why)
+        return known
+
+    def _trainer(self, handle: Any, role: Role) -> RayTrainer:
+        """The trainer behind a handle, to which this driver attaches once."""
         known = self._trainers.get(role)
         if known is None or handle != known.handle:
             known = self._trainers[role] = RayTrainer(handle, role)
         return known
 
+    def _tell(self, who: str, started: str) -> None:
+        """Tell the timeline of an actor that was started, and why, or found for the first time."""
+        if started:
+            self.timeline.add("actor_started", who=who, cause=started)
+        elif who not in self._told:
+            self.timeline.add("actor_found", who=who)
+        self._told.add(who)
+
     def ensure_genrm(self) -> RayEngines:
         self._connect()
         gpus = self._config.genrm.genrm_num_gpus_per_engine
-        return self._ensure_engines(_Fleet("genrm", num_judges(self._config), gpus, judge_spec))
+        return self._ensure_engines(_Fleet("genrm", "genrm", num_judges(self._config), gpus, judge_spec))
+
+    def reward_pool(self, workers: int, seconds: float, variables: Mapping[str, str]) -> CallPool:
+        return reward_pool(self._standing, self._run_id, workers, seconds, {**self._variables, **variables})
 
     def _rollout(self) -> _Fleet:
         gpus = self._config.cluster.rollout_num_gpus_per_engine
-        return _Fleet("engine", num_engines(self._config), gpus, engine_spec)
+        return _Fleet("engine", "rollout", num_engines(self._config), gpus, engine_spec)
 
     def _ensure_engines(self, fleet: _Fleet | None = None) -> RayEngines:
         fleet = fleet or self._rollout()
@@ -229,20 +236,33 @@ class RayBackend:
     def _ensure_engine(self, index: int, fleet: _Fleet) -> tuple[Any, str]:
         name = self._engine_name(index, fleet.kind)
         spec = fleet.spec(self._config, index, self.device, self.log_dir(), self._variables)
-        handle = find(name)
+        place = self._devices.place(fleet.role, index)
+        if place is not None:
+            spec = spec.seeing({VISIBLE: place.devices_first})
+        handle, who, why = find(name), f"{fleet.kind}-{index}", "it was not there"
         if handle is not None:
             try:
-                if result(handle.fits.remote(spec), _CONTROL_TIMEOUT, name):
-                    return handle, result(handle.info.remote(), _CONTROL_TIMEOUT, name).url
-            except UserError:
-                pass  # its server died, or hangs
+                if result(handle.fits.remote(spec), CONTROL_TIMEOUT, name):
+                    found = handle, result(handle.info.remote(), CONTROL_TIMEOUT, name).url
+                    self._tell(who, "")
+                    return found
+                why = "dead, or made with other options"
+            except UserError as error:  # its server died, or hangs
+                why = error.problem
             kill(name)
         timeout = self._config.run.engine_start_timeout
-        gpus = fleet.gpus if self.device == "cuda" else 0
+        gpus, options = fleet.gpus if self.device == "cuda" else 0, None
         environment = self._variables
-        handle, _ = get_or_start(SGLangEngine, name, args=(spec,), env=environment, num_gpus=gpus, timeout=timeout)
+        if place is not None:
+            gpus, options, environment = 0, place.options, {**environment, **place.environment}
+            self._make_room()
+        handle, _ = get_or_start(
+            SGLangEngine, name, args=(spec,), env=environment, num_gpus=gpus, timeout=timeout, options=options
+        )
         try:
-            return handle, result(handle.start.remote(), timeout + 30, name).url
+            started = handle, result(handle.start.remote(), timeout + 30, name).url
+            self._tell(who, why)
+            return started
         except UserError:
             kill(name)
             raise
@@ -261,11 +281,13 @@ class RayBackend:
                 return  # nothing can be there
             self._connect()
         for name in named(f"{self._run_id}."):
-            if any(kind in name for kind in _KINDS):
+            if _is_engine(name):
                 with contextlib.suppress(UserError, ValueError):
                     handle = ray.get_actor(name, namespace=NAMESPACE)
-                    result(handle.stop.remote(), _CONTROL_TIMEOUT, name)
+                    result(handle.stop.remote(), CONTROL_TIMEOUT, name)
             kill(name)
+        if self._devices.shared:
+            self._devices.give_back()
 
     def release_own(self) -> None:
         if not self._found_engines:

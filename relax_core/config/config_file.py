@@ -15,10 +15,11 @@ from typing import Any
 import yaml
 
 from data.errors import UserError
+from data.nearest import nearest
 from relax_core.config.foreign import FOREIGN
 from relax_core.config.options import OPTIONS, SECTIONS, BadValueError, Option, find_option
 from relax_core.config.passthrough import pass_through_flags, pass_throughs
-from relax_core.config.problems import Problem, nearest
+from relax_core.config.problems import Problem
 from relax_core.config.seal import CUT_OFF, State, state
 from relax_core.config.sources import DEFAULT, FILE, Source, is_given, is_source
 from relax_core.config.variables import BadVariableError, insert_variables

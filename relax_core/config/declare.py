@@ -67,9 +67,9 @@ class PassThroughSection(Section):
         if not isinstance(data, dict) or cls.model_fields.keys() >= data.keys():
             return data
         # here: the table of options is read off the sections, this class among them
+        from data.nearest import nearest
         from relax_core.config.options import BadValueError, find_option
         from relax_core.config.passthrough import pass_throughs
-        from relax_core.config.problems import nearest
 
         checked = dict(data)
         for name, value in data.items():

@@ -60,16 +60,6 @@ def takes_engine_log_probs(config: RelaxConfig) -> bool:
     return config.algorithm.use_rollout_logprobs and not config.backend.true_on_policy_mode
 
 
-def needs_old_log_probs(config: RelaxConfig) -> bool:
-    """Whether the advantages compare the policy with another model."""
-    return config.algorithm.kl_coef > 0 or config.opd.use_opd
-
-
-def needs_forward(config: RelaxConfig) -> bool:
-    """Whether the advantages need passes of models over the rollout, which are then a stage of their own."""
-    return needs_old_log_probs(config) or needs_critic(config)
-
-
 def num_engines(config: RelaxConfig) -> int:
     """SGLang engines: devices of the role rollout over devices of an engine."""
     return role_devices(config, "rollout") // config.cluster.rollout_num_gpus_per_engine

@@ -17,7 +17,9 @@ from relax_core.config.plan import Plan, count_rows, plan
 from relax_core.config.problems import Problem, told
 from relax_core.config.run_file import load, refuse_other_configuration
 from relax_core.config.secrets import HIDDEN, redact, redact_text
+from relax_core.config.sections import RelaxConfig
 from relax_core.config.sources import CORRECTED, DERIVED, is_given
+from relax_core.training.shape import ModelShape
 
 WIDTH = 100
 
@@ -64,11 +66,20 @@ def planned(report: Report) -> Plan | None:
         return None
     source = report.config.data.prompt_data
     try:
-        return plan(report.config, report.model, count_rows(source) if source else None)
+        rows = count_rows(source) if source else None
+        return plan(report.config, report.model, rows, judge=_judge(report.config))
     except (ArithmeticError, ValueError, TypeError, KeyError, IndexError):
         if report.errors:  # sizes that make no sense have no plan
             return None
         raise
+
+
+def _judge(config: RelaxConfig) -> ModelShape | None:
+    """The shape of the judge's model; None where there is none, or one that only SGLang knows."""
+    try:
+        return ModelShape.from_hf(config.genrm.genrm_model_path) if config.genrm.genrm_model_path else None
+    except (UserError, OSError):
+        return None
 
 
 def as_json(report: Report, training: bool = True) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from typing import Any
 
 import yaml
 
+from data.nearest import nearest
 from relax_core.config.options import OPTIONS, BadValueError, Option, find_option
 from relax_core.config.passthrough import pass_through_flags, pass_throughs
 from relax_core.config.plain import NotPlainError, check_text
-from relax_core.config.problems import Problem, nearest
+from relax_core.config.problems import Problem
 from relax_core.config.sources import ENVIRONMENT, Source
 from relax_core.config.variables import insert_variables
 from relax_core.config.yaml_text import load_yaml, read_text, why_unreadable

@@ -4,11 +4,11 @@ Guarantee: every estimator and recipe of the registry is there, with everything 
 honours it. Importing this module needs no torch.
 """
 
-import difflib
 import textwrap
 from collections.abc import Iterator, Sequence
 
 from data.errors import UserError
+from data.nearest import nearest
 from relax_core.algorithms.recipes import RECIPES, Recipe
 from relax_core.algorithms.registry import Demand, EstimatorSpec, estimators
 from relax_core.config.options import OPTIONS, get_option
@@ -36,9 +36,8 @@ def algorithms_text(name: str | None = None) -> str:
     if name is not None:
         known = parts | recipes
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"Did you mean {near[0]}? " if near else ""
-            raise UserError(f"There is no estimator or recipe '{name}'.", f"{hint}There are {', '.join(known)}.")
+            fix = f"{nearest(name, known)} There are {', '.join(known)}.".lstrip()
+            raise UserError(f"There is no estimator or recipe '{name}'.", fix)
         return known[name]
     head = "Estimators, by --advantage-estimator:"
     return "\n\n".join([head, *parts.values(), "Recipes, which are an estimator with settings:", *recipes.values()])

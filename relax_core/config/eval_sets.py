@@ -9,8 +9,9 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from data.nearest import nearest
 from relax_core.config.eval_set import FIELDS, RANGES, EvalSet, expected, typed
-from relax_core.config.problems import Problem, nearest
+from relax_core.config.problems import Problem
 from relax_core.config.references import BadFileError, BadReferenceError, References, load_file
 
 __all__ = ["EvalSet", "complete_sets", "problems_of", "read_eval_config", "sets_from_pairs"]

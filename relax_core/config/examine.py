@@ -7,15 +7,17 @@ looked at, wherever its values came from.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from relax_core.config.files import check_files, local_path
-from relax_core.config.options import OPTIONS, get_option, option_values, with_options
+from relax_core.config.function_files import check_function_files
+from relax_core.config.options import OPTIONS, find_option, get_option, option_values, with_options
 from relax_core.config.parser import Given, mark_derived
-from relax_core.config.problems import Problem, errors_of, raise_problems
+from relax_core.config.problems import Problem, errors_of, option_name, raise_problems
 from relax_core.config.prompt_columns import check_columns
 from relax_core.config.resolve import FOLLOWS, resolve
+from relax_core.config.reward_files import check_reward_files
 from relax_core.config.rules import RULES
 from relax_core.config.rules.base import Purpose, Rule
 from relax_core.config.sections import RelaxConfig
@@ -55,19 +57,26 @@ class Report:
         return [problem for problem in self.problems if problem.severity == "warning"]
 
 
-def examine(config: RelaxConfig, purpose: Purpose = "train", sources: Mapping[str, Source] | None = None) -> Report:
+def examine(
+    config: RelaxConfig,
+    purpose: Purpose = "train",
+    sources: Mapping[str, Source] | None = None,
+    unread: frozenset[str] = frozenset(),
+) -> Report:
     """Resolve and check a configuration.
 
     Args:
         config: what a person gave, or an already resolved configuration.
         purpose: what it is for.
         sources: where each value comes from; they are told with the problems.
+        unread: flags of options that were given a value which could not be read: what they have now is nobody's, and
+            nothing is told of it.
     """
     sources = dict(sources or {})
     given = frozenset(name for name in option_values(config) if _is_set(config, name))
     model, files = check_files(config, purpose)
     resolved = resolve(config, model)
-    wrong = _wrong_flags(resolved, purpose)
+    wrong = _wrong_flags(resolved, purpose) | unread
     problems: list[Problem] = []
     for rule in _judged(purpose, model, wrong):
         if rule.corrects is None:
@@ -79,13 +88,12 @@ def examine(config: RelaxConfig, purpose: Purpose = "train", sources: Mapping[st
             corrections = rule.corrects(values)
             resolved = resolve(with_options(resolved, corrections), model)
             sources |= dict.fromkeys(corrections, CORRECTED)
-    problems = [*_required(resolved, purpose), *_empty(config, sources), *_ranges(resolved, sources), *problems]
-    values = Values(resolved, model, given)
-    for rule in _judged(purpose, model, {problem.option for problem in problems if problem.severity == "error"}):
-        if rule.corrects is None:
-            problems += rule.problems(values, sources)
-    problems += [*_overlooked(config, sources), *unwired_problems(config, sources)]
+    own = [*_required(resolved, purpose), *_empty(config, sources), *_ranges(resolved, sources)]
+    problems = [*(problem for problem in own if problem.option not in unread), *problems]
     files += check_columns(resolved, purpose, local_path)
+    files += [*check_reward_files(resolved), *check_function_files(resolved, purpose)]
+    problems += _told_by_rules(Values(resolved, model, given), purpose, sources, unread | _flags_of(problems))
+    problems += [*_overlooked(config, sources), *unwired_problems(config, sources)]
     return Report(resolved, model, (*problems, *files), mark_derived(config, resolved, sources))
 
 
@@ -94,7 +102,8 @@ def examine_given(given: Given, purpose: Purpose = "train") -> Report:
 
     An option that is missing because it was misspelt is told once, and none is missing where a file could not be read.
     """
-    report = examine(given.config, purpose, given.sources)
+    named = (find_option(option_name(problem.option)) for problem in errors_of(given.notes))
+    report = examine(given.config, purpose, given.sources, frozenset(option.flag for option in named if option))
     unread = any(problem.option.startswith(_FILES) for problem in errors_of(given.notes))
     told = " ".join(f"{problem.option} {problem.fix}" for problem in given.notes)
     rest = [
@@ -150,16 +159,45 @@ def accept(report: Report) -> None:
             log.warning("%s", problem)
 
 
+def _told_by_rules(
+    values: Values, purpose: Purpose, sources: Mapping[str, Source], wrong: frozenset[str]
+) -> list[Problem]:
+    """What the rules that correct nothing say. A warning is left out where it reads an option of which an error is
+    told: with a right value of that it may not hold."""
+    told = [
+        (rule, list(rule.problems(values, sources)))
+        for rule in _judged(purpose, values.model, wrong)
+        if rule.corrects is None
+    ]
+    mistaken = _flags_of(problem for _, problems in told for problem in problems)
+    return [
+        problem
+        for rule, problems in told
+        for problem in problems
+        if problem.severity == "error" or not mistaken.intersection(_reads(rule))
+    ]
+
+
+def _flags_of(problems: Iterable[Problem]) -> frozenset[str]:
+    """The options of which an error is told."""
+    return frozenset(problem.option for problem in problems if problem.severity == "error")
+
+
+def _reads(rule: Rule) -> set[str]:
+    """The flags of the options that a rule reads."""
+    return {OPTIONS[name].flag for name in rule.reads if name in OPTIONS}
+
+
 def _is_set(config: RelaxConfig, name: str) -> bool:
     option = OPTIONS.get(name)
     return option is None or name in getattr(config, option.section).model_fields_set
 
 
-def _judged(purpose: Purpose, model: ModelShape | None, wrong: set[str]) -> Iterator[Rule]:
+def _judged(purpose: Purpose, model: ModelShape | None, wrong: Set[str]) -> Iterator[Rule]:
     for rule in RULES:
         if rule.purpose not in (None, purpose) or (rule.needs_model and model is None):
             continue
-        if not wrong.intersection(OPTIONS[name].flag for name in rule.reads if name in OPTIONS):
+        if not wrong & _reads(rule):
             yield rule
 
 
@@ -175,7 +213,7 @@ def _required(config: RelaxConfig, purpose: Purpose) -> Iterator[Problem]:
     for name in names:
         if get_option(config, name) in (None, "", []):
             told = OPTIONS["eval_prompt_data" if name == "eval_datasets" else name]
-            yield Problem(told.flag, None, "is required.", told.help)
+            yield Problem(told.flag, None, "is required.", told.help.replace(" (required)", ""))
     rollout = config.rollout
     if purpose == "train" and rollout.num_rollout is None and rollout.num_epoch is None:
         yield Problem("--num-rollout", None, "is required, or --num-epoch.", "It says how many steps the run has.")

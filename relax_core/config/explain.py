@@ -18,7 +18,7 @@ from relax_core.config.rules import RULES
 from relax_core.config.run_file import may_change
 from relax_core.config.stages import stages_of
 
-_FIELD = re.compile(r"(?<!\{)\{\w+\}(?!\})")
+_FIELD = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
 wrap = partial(textwrap.wrap, break_on_hyphens=False, break_long_words=False)
 
 
@@ -50,9 +50,15 @@ def explain(option: Option) -> str:
             kind = "corrects" if rule.corrects else rule.severity
             told = find_option(option.name if rule.each else rule.option)
             flag = told.flag if told else rule.option
-            text = f"{rule.name} ({kind}): {flag} {_FIELD.sub('...', rule.message)}"
+            value = " <value>" if rule.shows and told is not None and told.kind != "bool" else ""
+            text = f"{rule.name} ({kind}): {flag}{value}: {_FIELD.sub(_field, rule.message)}"
             lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
+
+
+def _field(match: re.Match[str]) -> str:
+    """What stands in a rule's text for a number or a name that only a configuration has."""
+    return f"<{match[1].replace('_', ' ')}>"
 
 
 def example(option: Option) -> str:

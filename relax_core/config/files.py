@@ -15,15 +15,10 @@ from relax_core.config.eval_sets import read_eval_config, sets_from_pairs
 from relax_core.config.model_files import read_model_folder
 from relax_core.config.problems import Problem
 from relax_core.config.sections import RelaxConfig
+from relax_core.config.weight_files import owner_problems, weight_problems
 from relax_core.training.shape import ModelShape
 
 _SLICE = re.compile(r"@\[[^\]]*\]$")
-_MEGATRON_TRACKER, _MEGATRON_MARKER = "latest_checkpointed_iteration.txt", "relax_state.json"
-_STEP_OPTIONS = {"--ref-load": "--ref-ckpt-step", "--opd-teacher-load": "--opd-teacher-ckpt-step"}
-_FIRST_RUN = (
-    "Leave it out for a first run, which starts from --ref-load, else --hf-checkpoint; to go on with a run, give its"
-    " --run-dir."
-)
 
 
 def check_files(
@@ -33,16 +28,21 @@ def check_files(
     problems: list[Problem] = []
     checkpoint = config.checkpoint
     shape = _model("--hf-checkpoint", checkpoint.hf_checkpoint, problems, tokenizer=True)
-    _other_weights("--ref-load", checkpoint.ref_load, checkpoint.ref_ckpt_step, shape, problems)
+    step, reference = checkpoint.ref_ckpt_step, checkpoint.ref_load
+    problems += weight_problems("--ref-load", reference, shape, step=step, checked=True)
     if needs_teacher(config):
-        options = config.opd
-        _other_weights("--opd-teacher-load", options.opd_teacher_load, options.opd_teacher_ckpt_step, shape, problems)
+        step, teacher = config.opd.opd_teacher_ckpt_step, config.opd.opd_teacher_load
+        problems += weight_problems("--opd-teacher-load", teacher, shape, step=step, checked=True)
     if checkpoint.load != checkpoint.ref_load:  # else it follows --ref-load, where a mistake is told
-        _load("--load", checkpoint.load, None, problems)
+        problems += weight_problems("--load", checkpoint.load, shape)
     if purpose == "train" and needs_critic(config) and checkpoint.critic_load != checkpoint.load:
-        _load("--critic-load", checkpoint.critic_load, None, problems)
+        problems += weight_problems("--critic-load", checkpoint.critic_load, shape)
     if purpose == "train":
         _prompts("--prompt-data", config.data.prompt_data, problems)
+        for option, place in (("--save", checkpoint.save), ("--critic-save", checkpoint.critic_save)):
+            _folder(option, place, problems)
+            problems += owner_problems(option, place, config.run.run_dir)
+    _folder("--run-dir", config.run.run_dir, problems)
     _evaluation(config, problems)
     return shape, problems
 
@@ -82,48 +82,17 @@ def _model(option: str, folder: str | None, problems: list[Problem], *, tokenize
     return None
 
 
-def _other_weights(
-    option: str, folder: str | None, step: int | None, shape: ModelShape | None, problems: list[Problem]
-) -> None:
-    """The reference's or the teacher's: of the actor's shape, as far as a config.json tells."""
-    if folder and _is_checkpoints(folder):
-        _load(option, folder, step, problems)
-        return
-    other = _model(option, folder, problems, tokenizer=False)
-    differing = shape.differences(other) if shape is not None and other is not None else []
-    if differing:
-        reason = f"has another shape than --hf-checkpoint: {', '.join(differing)}."
-        fix = "The trainer computes with one model, and these are other weights of it."
-        if option == "--opd-teacher-load":
-            fix = "A teacher in the trainer is other weights of the same shape; another one takes --opd-type sglang."
-        problems.append(Problem(option, folder, reason, fix))
-
-
-def _is_checkpoints(folder: str) -> bool:
-    """Whether this is a folder of Megatron checkpoints, one of them, or a URL, behind which only checkpoints may be."""
+def _folder(option: str, place: str | None, problems: list[Problem]) -> None:
+    """A folder that will be written to: it, or the nearest of its parents that is there, must be one."""
+    path = local_path(place) if place else None
     try:
-        found = any((Path(folder) / name).is_file() for name in (_MEGATRON_TRACKER, _MEGATRON_MARKER))
-    except OSError:  # no name that a file could have
-        return False
-    return found or "://" in folder
-
-
-def _load(option: str, folder: str | None, step: int | None, problems: list[Problem]) -> None:
-    if not folder or "://" in folder:
-        return
-    path = Path(folder)
-    try:
-        if not path.is_dir():
-            problems.append(Problem(option, folder, "is no folder.", _FIRST_RUN if option == "--load" else ""))
-        elif not _is_checkpoints(folder) and not (path / "config.json").is_file():
-            reason = f"is no checkpoint: it has neither {_MEGATRON_TRACKER} (Megatron) nor config.json (Hugging Face)."
-            problems.append(Problem(option, folder, reason, _FIRST_RUN if option == "--load" else ""))
-        elif step is not None and not (path / f"iter_{step:07d}" / _MEGATRON_MARKER).is_file():
-            named = _STEP_OPTIONS[option]
-            reason = f"has no complete checkpoint of step {step}, which {named} names."
-            problems.append(Problem(option, folder, reason, f"Leave {named} out for the newest."))
+        while path is not None and not path.exists() and path != path.parent:
+            path = path.parent
+        if path is not None and path.exists() and not path.is_dir():
+            reason = "is a file, and a folder is meant." if str(path) == place else f"cannot be made: {path} is a file."
+            problems.append(Problem(option, place, reason, "Name another folder."))
     except OSError as error:
-        problems.append(Problem(option, folder, f"cannot be read: {error.strerror}."))
+        problems.append(Problem(option, place, f"cannot be made: {error.strerror}."))
 
 
 def _prompts(option: str, source: str | None, problems: list[Problem], origin: str = "") -> None:

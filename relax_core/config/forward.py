@@ -34,17 +34,27 @@ class ForwardNeeds:
         return (*self.policy, *self.critic, *self.service)
 
 
+def kl_shapes_rewards(config: RelaxConfig) -> bool:
+    """Whether a KL to the reference is part of the rewards."""
+    spec = get_estimator(config.algorithm.advantage_estimator)
+    return spec.kl_role == "reward" and config.algorithm.kl_coef != 0
+
+
+def compares_policies(config: RelaxConfig) -> bool:
+    """Whether the advantages compare the policy with another model: the reference, or a teacher."""
+    return kl_shapes_rewards(config) or config.opd.use_opd
+
+
 def forward_needs(config: RelaxConfig) -> ForwardNeeds:
     """What the advantage stage needs beside rollout and rewards.
 
     ``old_log_probs`` are left out where the engine's stand for them (--use-rollout-logprobs).
     """
-    options, spec = config.algorithm, get_estimator(config.algorithm.advantage_estimator)
+    spec = get_estimator(config.algorithm.advantage_estimator)
     policy: list[str] = []
-    shapes = spec.kl_role == "reward" and options.kl_coef != 0
-    if (shapes or config.opd.use_opd) and not takes_engine_log_probs(config):
+    if compares_policies(config) and not takes_engine_log_probs(config):
         policy.append("old_log_probs")
-    if shapes:
+    if kl_shapes_rewards(config):
         policy.append("ref_log_probs")
     service: list[str] = []
     if config.opd.use_opd:

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import JsonValue, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from data.nearest import nearest
 from relax_core.config.declare import Details, Section, Unwired
 from relax_core.config.mistyped import likely_cause
 from relax_core.config.passthrough import PassThrough, pass_throughs
 from relax_core.config.plain import NotPlainError, check_converted, check_plain, check_text, read_json
-from relax_core.config.problems import nearest
 from relax_core.config.ranges import Range
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.sizes import is_byte_size, show_bytes
@@ -169,12 +169,13 @@ class Option:
         return converted
 
     def convert_text(self, text: str | list[str]) -> Any:
-        """``convert`` for the words of a command line: JSON is parsed, and `none` means None where None is a value.
+        """``convert`` for the words of a command line: JSON is parsed, and `none` means None where None is a value and
+        `none` is no choice.
 
         Raises:
             BadValueError: as ``convert``; the text also says what the shell or a web page made of the value.
         """
-        unsets = self.optional and (self.kind != "text" or self.passed is not None)
+        unsets = self.optional and (self.kind != "text" or self.passed is not None) and "none" not in self.choices
         if text == "none" and unsets:
             return None
         if self.kind == "list" and text == [""]:

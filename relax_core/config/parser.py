@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, NamedTuple
 
+from data.nearest import nearest
 from relax_core.config.config_file import read_config_file, read_flat_file
 from relax_core.config.environment import environment_options, read_environment_file
 from relax_core.config.foreign import FOREIGN, RENAMED, translate
 from relax_core.config.mistyped import DASHES, pasted, plain_dashes
 from relax_core.config.options import OPTIONS, BadValueError, Option, find_option, flag_of, get_option, with_options
 from relax_core.config.passthrough import pass_through_flags
-from relax_core.config.problems import Problem, nearest, raise_problems
+from relax_core.config.problems import Problem, raise_problems
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.sources import COMMAND_LINE, CUSTOM, DEFAULT, DERIVED, Source
 

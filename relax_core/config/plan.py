@@ -12,9 +12,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from relax_core.config import derived
+from relax_core.config.devices import devices_in_all
 from relax_core.config.files import local_path
 from relax_core.config.options import OPTIONS, find_option
-from relax_core.config.plan_memory import MemoryPlan, engine_plan, trainer_plan
+from relax_core.config.plan_memory import MemoryPlan, engine_plan, hand_over_plan, judge_plan, trainer_plan
+from relax_core.config.plan_roles import RolePlan, judges, roles
 from relax_core.config.plan_text import plan_lines
 from relax_core.config.run_file import may_change
 from relax_core.config.sections import RelaxConfig
@@ -27,16 +29,6 @@ TASKS = ("ensure_engines", "evaluate_before", "generate", "reward", "forward", "
 SHOWN = 4
 """Steps of an ``Occasions`` that are listed."""
 _SLICE = re.compile(r"@\[(-?\d+)?:(-?\d+)?\]$")
-
-
-@dataclass(frozen=True)
-class RolePlan:
-    """Devices of a role, all replicas together, and what they form."""
-
-    role: str
-    replicas: int
-    devices: int
-    form: str
 
 
 @dataclass(frozen=True)
@@ -105,6 +97,7 @@ class Plan:
     """What a run will do.
 
     Attributes:
+        devices: of all roles together; those that roles share count once.
         steps, optimizer_steps: of the whole run; None when --num-epoch decides and the rows are not known.
         at_most: they may be fewer: an epoch leaves out prompts that are too long.
         tasks: of a rollout step, each with when it runs; an empty text is always.
@@ -112,6 +105,7 @@ class Plan:
     """
 
     roles: tuple[RolePlan, ...]
+    devices: int
     batch: BatchPlan
     steps: int | None
     at_most: bool
@@ -132,7 +126,12 @@ class Plan:
 
 
 def plan(
-    config: RelaxConfig, model: ModelShape | None, rows: int | None = None, *, device_gib: float | None = None
+    config: RelaxConfig,
+    model: ModelShape | None,
+    rows: int | None = None,
+    *,
+    judge: ModelShape | None = None,
+    device_gib: float | None = None,
 ) -> Plan:
     """What a run will do.
 
@@ -140,6 +139,7 @@ def plan(
         config: resolved and without errors.
         model: the shape of its model; None: memory is left out.
         rows: of the training prompts (see ``count_rows``), which --num-epoch needs; None: not known.
+        judge: the shape of the judge's model; None: there is none, or its memory is left out.
         device_gib: free memory of a device; None: not known.
     """
     batch, rollout = _batch(config), config.rollout
@@ -156,7 +156,8 @@ def plan(
         **{stage: not has_stage(config, stage) for stage in ("forward", "train_critic")},
     }
     return Plan(
-        roles=tuple(_roles(config)),
+        roles=tuple(roles(config)),
+        devices=devices_in_all(config),
         batch=batch,
         steps=steps,
         at_most=at_most,
@@ -166,7 +167,7 @@ def plan(
             1 if config.checkpoint.rotate_ckpt else config.checkpoint.save_interval, steps, and_last=True, epoch=epoch
         ),
         tasks=tuple((name, when.get(name, "")) for name in TASKS if not absent.get(name)),
-        memory=_memory(config, model, batch, device_gib),
+        memory=_memory(config, model, judge, batch, device_gib),
         changes=tuple(_changes(config)),
     )
 
@@ -198,23 +199,6 @@ def _count(path: str) -> int:
             return int(pyarrow.parquet.ParquetFile(file).metadata.num_rows)
         file.seek(0)
         return sum(1 for line in file if line.removeprefix(b"\xef\xbb\xbf").strip())
-
-
-def _roles(config: RelaxConfig) -> list[RolePlan]:
-    parallel, engines = config.parallel, derived.num_engines(config)
-    tensor, pipeline = parallel.tensor_model_parallel_size, parallel.pipeline_model_parallel_size
-    forms = {
-        role: f"data {derived.data_parallel_size(config, role)} x tensor {tensor} x pipeline {pipeline}"
-        for role in ("actor", "critic")
-    }
-    forms |= {
-        "advantages": "on the driver's CPU",
-        "rollout": f"engines {engines} x tensor {config.cluster.rollout_num_gpus_per_engine}",
-    }
-    resource = config.cluster.resource
-    return [
-        RolePlan(role, resource[role][0], derived.role_devices(config, role), forms.get(role, "")) for role in resource
-    ]
 
 
 def _batch(config: RelaxConfig) -> BatchPlan:
@@ -262,17 +246,26 @@ def _occasions(
 
 
 def _memory(
-    config: RelaxConfig, model: ModelShape | None, batch: BatchPlan, device_gib: float | None
+    config: RelaxConfig,
+    model: ModelShape | None,
+    judge: ModelShape | None,
+    batch: BatchPlan,
+    device_gib: float | None,
 ) -> tuple[MemoryPlan, ...]:
     if model is None or batch.longest is None:
         return ()
     tokens = batch.micro_tokens or min(batch.micro_rows or 1, batch.rank_rows) * batch.longest
     requests = -(-batch.rows // max(derived.num_engines(config), 1))
     critic = [trainer_plan(config, model, tokens, device_gib, "critic")] if derived.needs_critic(config) else []
+    questions = -(-batch.rows // max(judges(config), 1))
+    actor = trainer_plan(config, model, tokens, device_gib)
+    engine = engine_plan(config, model, requests, batch.longest, device_gib)
     return (
-        trainer_plan(config, model, tokens, device_gib),
+        actor,
         *critic,
-        engine_plan(config, model, requests, batch.longest, device_gib),
+        engine,
+        *([hand_over_plan(config, actor, engine, device_gib)] if config.cluster.colocate else []),
+        *([judge_plan(config, judge, questions, device_gib)] if judge is not None else []),
     )
 
 

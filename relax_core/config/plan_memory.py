@@ -9,9 +9,16 @@ from dataclasses import dataclass, replace
 from relax_core.config import derived
 from relax_core.config.memory import GIB, Layout, Recompute, engine_memory, trainer_memory
 from relax_core.config.options import passed_values
+from relax_core.config.rules.genrm import MAX_CONTEXT
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.roles import Role, role_config
 from relax_core.training.shape import ModelShape
+
+LASTING = ("weights", "gradients", "main weights", "Adam")
+"""Parts of a trainer that are there between two passes."""
+
+JUDGE_REQUESTS = 256
+"""Questions that are open at once."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,60 @@ def engine_plan(
     fits = _fits(least, None if device_gib is None else device_gib * (fraction or 1))
     parts = {"weights": engine.weights, "KV cache": engine.cache}
     return MemoryPlan("rollout", parts, engine.weights + engine.cache, tuple(notes), fits)
+
+
+def hand_over_plan(config: RelaxConfig, actor: MemoryPlan, engine: MemoryPlan, device_gib: float | None) -> MemoryPlan:
+    """A shared device while the actor gives the engine its weights: the one moment at which both are there."""
+    lasting = sum(actor.parts[name] for name in LASTING)
+    parts = {
+        "the actor": lasting,
+        "the engine's weights": engine.parts["weights"],
+        "a bucket": min(config.rollout.update_weight_buffer_size, engine.parts["weights"]),
+    }
+    peak = sum(parts.values())
+    return MemoryPlan("both", parts, peak, ("while weights are handed over",), _fits(peak, device_gib))
+
+
+def judge_plan(config: RelaxConfig, model: ModelShape, requests: int, device_gib: float | None) -> MemoryPlan:
+    """A device of the judge's engines.
+
+    Args:
+        model: of --genrm-model-path.
+        requests: of a rollout step to one engine, a question for each sample; those beyond its limits wait.
+        device_gib: free memory of a device; None: not known.
+    """
+    given = config.genrm.genrm_engine_config or {}
+    context = int(given.get("max_context_len", given.get("context_length", min(MAX_CONTEXT, model.max_positions))))
+    requests = min(requests, int(given.get("max_running_requests", requests)), JUDGE_REQUESTS)
+    tokens = min(requests * context, int(given.get("max_total_tokens", requests * context)))
+    wide = str(given.get("dtype", config.sglang.sglang_dtype)) in ("float32", "float")
+    fraction = given.get("mem_fraction_static")
+    pipeline = int(given.get("pp_size", 1))
+    copies = 1 if given.get("enable_dp_attention") else int(given.get("dp_size", 1))
+    engine = engine_memory(
+        model,
+        tensor=max(config.genrm.genrm_num_gpus_per_engine // (pipeline * copies), 1),
+        tokens=tokens,
+        element=4 if wide else 2,
+        cache_element=1 if "fp8" in str(given.get("kv_cache_dtype")) else None,
+        device_gib=device_gib,
+        fraction=fraction,
+    )
+    notes = [
+        f"{requests} requests of up to {context:,} tokens, its whole context",
+        f"{engine.cache_per_token:,} bytes of cache a token",
+    ]
+    if tokens < requests * context:
+        notes.append(f"max_total_tokens holds {tokens:,}, the rest waits")
+    if engine.held_tokens is not None:
+        notes.append(f"room for {engine.held_tokens:,} tokens at mem_fraction_static {fraction}")
+    if pipeline > 1:
+        notes.append(f"spread over {pipeline} pipeline stages, of which each has less")
+    fits = _fits(
+        engine.weights + context * engine.cache_per_token, None if device_gib is None else device_gib * (fraction or 1)
+    )
+    parts = {"weights": engine.weights, "KV cache": engine.cache}
+    return MemoryPlan("genrm", parts, engine.weights + engine.cache, tuple(notes), fits)
 
 
 def _fits(size: int, device_gib: float | None) -> bool | None:

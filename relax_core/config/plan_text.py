@@ -21,7 +21,7 @@ def plan_lines(plan: Plan) -> list[str]:
     """The text, of at most 120 characters a line: devices, batch, run, tasks, memory and changes, a heading each."""
     tasks = ", ".join(f"{name} ({when})" if when else name for name, when in plan.tasks)
     sections = {
-        f"Devices, {sum(one.devices for one in plan.roles)} in all": [
+        f"Devices, {plan.devices} in all": [
             f"{one.role:9} {_count(one.devices, 'device')}: {one.form}" for one in plan.roles
         ],
         "Batch": _batch(plan.batch),

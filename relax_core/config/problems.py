@@ -5,9 +5,7 @@ where the value came from, the reason and the fix. It shows no secret (see ``rel
 character that a terminal would not print.
 """
 
-import difflib
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -62,7 +60,7 @@ class Problem:
     @property
     def shown_value(self) -> str | None:
         """The value as it would be typed, cut where it is long; None when there is none."""
-        return None if self.value is None else show_value(redact(_name(self.option), self.value))
+        return None if self.value is None else show_value(redact(option_name(self.option), self.value))
 
     @property
     def shown_reason(self) -> str:
@@ -75,7 +73,7 @@ class Problem:
         return printable(redact_text(self.fix))
 
 
-def _name(option: str) -> str:
+def option_name(option: str) -> str:
     """`--wandb-key`, `sglang.sglang_api_key in run.yaml` and `RELAX_HTTP_PROXY` as the name of an option."""
     word = option.split(" ", 1)[0].lstrip("-").rpartition(".")[2]
     return (
@@ -110,28 +108,6 @@ def _word(value: Any) -> str:
 
 def _cut(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[: length - 3]}..."
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """`Did you mean A?`, or `A or B` where two are about as near; an empty text when nothing is near.
-
-    A name of which ``name`` is the beginning is nearer than any other. Dashes at the beginning make none nearer.
-    """
-    bare = _bare(name)
-    if not 1 < len(bare) <= _LONGEST_OPTION:
-        return ""
-    spelt = {_bare(each): each for each in sorted(set(names))}
-    longer = [each for each in spelt if len(bare) > 3 and each.startswith(bare)]
-    if 0 < len(longer) <= 2:
-        return f"Did you mean {' or '.join(spelt[each] for each in longer)}?"
-    close = difflib.get_close_matches(bare, spelt, n=2, cutoff=0.65)
-    likeness = [difflib.SequenceMatcher(None, candidate, bare).ratio() for candidate in close]
-    close = [candidate for candidate, ratio in zip(close, likeness, strict=True) if ratio >= likeness[0] - 0.05]
-    return f"Did you mean {' or '.join(spelt[each] for each in close)}?" if close else ""
-
-
-def _bare(name: str) -> str:
-    return re.sub(r"^-+", "", name)
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from relax_core.config.problems import Problem, nearest
+from data.nearest import nearest
+from relax_core.config.problems import Problem
 from relax_core.config.sections import RelaxConfig
 
 _OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}

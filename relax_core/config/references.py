@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
+from data.nearest import nearest
 from relax_core.config.plain import NotPlainError, read_json
-from relax_core.config.problems import nearest
 from relax_core.config.yaml_text import load_yaml, read_text, why_unreadable
 
 

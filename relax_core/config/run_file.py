@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from data.errors import UserError
 from relax_core.config.config_file import SOURCES
-from relax_core.config.options import OPTIONS, Option, find_option, get_option, option_values
+from relax_core.config.options import OPTIONS, Option, find_option, get_option, json_values, option_values
 from relax_core.config.problems import Problem, show_value
 from relax_core.config.resolve import FOLLOWS
 from relax_core.config.seal import CUT_OFF, sealed, state
@@ -59,6 +59,12 @@ def dump(config: RelaxConfig, sources: Mapping[str, Source]) -> str:
         content["eval"]["eval_datasets"] = [one.model_dump(mode="json", exclude_unset=True) for one in sets]
     content[SOURCES] = {name: source for name, source in sources.items() if source != DEFAULT}
     return sealed(dump_yaml(content))
+
+
+def holds_secrets(config: RelaxConfig) -> bool:
+    """Whether what ``dump`` writes of a configuration has anything in it that must not be shown."""
+    values = json_values(option_values(config))
+    return any(redact(name, value) != value for name, value in values.items())
 
 
 def load(text: str) -> tuple[RelaxConfig, dict[str, Source]]:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 from relax_core.algorithms.registry import estimators, get_estimator
-from relax_core.config.derived import asks_teacher, needs_critic, needs_forward, needs_old_log_probs, needs_teacher
+from relax_core.config.derived import asks_teacher, needs_critic, needs_teacher
+from relax_core.config.forward import compares_policies, forward_needs, kl_shapes_rewards
 from relax_core.config.options import OPTIONS, PASSED_TO, Option, find_option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
 
@@ -39,11 +40,6 @@ def _follows_length(config: RelaxConfig) -> bool:
 
 def _has_kl_loss(config: RelaxConfig) -> bool:
     return config.algorithm.use_kl_loss
-
-
-def _shapes_rewards(config: RelaxConfig) -> bool:
-    """Whether a KL to the reference is part of the rewards."""
-    return config.algorithm.kl_coef > 0
 
 
 def _distils(config: RelaxConfig) -> bool:
@@ -125,13 +121,13 @@ _OF_THE_LOSS = frozenset(
 )
 _REFERENCE = ("ref_load", "ref_ckpt_step", "ref_update_interval")
 MATTERS_TO_WHEN: dict[tuple[Stage, str], Callable[[RelaxConfig], bool]] = {
-    **{("forward", name): _shapes_rewards for name in _REFERENCE},
+    **{("forward", name): kl_shapes_rewards for name in _REFERENCE},
     **{("train", name): _has_kl_loss for name in (*_REFERENCE, "kl_loss_type")},
     **{("advantage", name): _computes_advantages for name in _OF_ADVANTAGES},
-    ("advantage", "kl_loss_type"): _shapes_rewards,
-    ("advantage", "use_rollout_logprobs"): needs_old_log_probs,
+    ("advantage", "kl_loss_type"): kl_shapes_rewards,
+    ("advantage", "use_rollout_logprobs"): compares_policies,
     ("advantage", "true_on_policy_mode"): lambda config: (
-        needs_old_log_probs(config) and config.algorithm.use_rollout_logprobs
+        compares_policies(config) and config.algorithm.use_rollout_logprobs
     ),
     ("reward", "use_opd"): lambda config: not (config.reward.rm_type or config.reward.custom_rm_path),
     ("forward", "rm_url"): asks_teacher,
@@ -158,7 +154,7 @@ def stages_of(option: Option) -> tuple[str, ...]:
 
 def has_stage(config: RelaxConfig, stage: Stage) -> bool:
     """Whether the steps of a run have a stage whose options decide something."""
-    needed = {"forward": needs_forward, "train_critic": needs_critic}
+    needed = {"forward": lambda config: bool(forward_needs(config)), "train_critic": needs_critic}
     return stage not in needed or needed[stage](config)
 
 

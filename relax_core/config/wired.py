@@ -9,13 +9,10 @@ from typing import Any
 
 from relax_core.config.options import OPTIONS, Option, get_option
 from relax_core.config.problems import Problem
-from relax_core.config.resolve import FOLLOWS, SHARED_OFFLOAD
+from relax_core.config.resolve import FOLLOWS
 from relax_core.config.secrets import redact
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.sources import Source, is_given
-
-_INSTEAD = {"colocate": ": trainer and engines take devices of their own, so that the run needs both"}
-"""What happens where somebody would expect something else."""
 
 ANYWAY = "--allow-unwired goes on without it."
 
@@ -34,8 +31,6 @@ def honoured(option: Option, value: Any) -> bool:
 
 def _follows(config: RelaxConfig, name: str, value: Any) -> bool:
     """Whether a value is what ``resolve`` would fill in, so that nobody asked for it."""
-    if name in SHARED_OFFLOAD:
-        return value == (config.cluster.colocate or config.cluster.offload)
     return name in FOLLOWS and value == get_option(config, FOLLOWS[name])
 
 
@@ -49,7 +44,7 @@ def unwired_problems(config: RelaxConfig, sources: Mapping[str, Source]) -> Iter
         origin = source if source and is_given(source) else ""
         shown = None if value is True else option.show(redact(option.name, value))
         if option.unwired == "warn":
-            reason = f"has no effect in this version{_INSTEAD.get(option.name, '')}."
+            reason = "has no effect in this version."
             yield Problem(option.flag, shown, reason, severity="warning", origin=origin)
             continue
         only = " or ".join(option.show(value) for value in option.details.honours or ())

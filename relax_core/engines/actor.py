@@ -1,15 +1,24 @@
 """One SGLang engine as an object: what an actor owns.
 
 Guarantee: plain Python, usable without Ray. Whoever owns the object owns the server, and the server ends with its
-owner's process even if that is killed.
+owner's process even if that is killed. Giving up memory and taking it again may be repeated; an engine of which it is
+not known what it holds fits no description, and so is replaced.
 """
 
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from relax_core.engines.control import EngineControl
 from relax_core.engines.process import EngineProcess
 from relax_core.engines.spec import EngineSpec
 from relax_core.weights.label import version_of
+
+PARTS = ("weights", "kv_cache")
+"""What an engine can give up, in the order in which it is taken again."""
+
+RELEASED = "released"
+"""Weight version of an engine whose weights are gone: nobody's, so that they are sent again."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class SGLangEngine:
     def __init__(self, spec: EngineSpec) -> None:
         self.spec = spec
         self._process = EngineProcess(spec)
+        self._memory = threading.Lock()
+        self._held: frozenset[str] | None = frozenset()
 
     def start(self) -> EngineInfo:
         """Start the server unless it runs already, and wait until it answers.
@@ -47,7 +58,9 @@ class SGLangEngine:
             EngineStartError: it died while starting or did not answer in time; the message has the end of its log.
         """
         if not self._process.alive():
+            self._held = frozenset()  # nothing that could be given up until it answers
             self._process.start()
+            self._held = frozenset(PARTS)
         return self.info()
 
     def info(self) -> EngineInfo:
@@ -70,7 +83,7 @@ class SGLangEngine:
 
     def fits(self, spec: EngineSpec) -> bool:
         """Whether this is the engine that ``spec`` describes, and its server runs."""
-        return self.spec == spec and self.alive()
+        return self.spec == spec and self.alive() and self._held is not None
 
     def alive(self) -> bool:
         """Whether the server process runs."""
@@ -80,6 +93,51 @@ class SGLangEngine:
         """End every request in flight; each returns what it has."""
         with self._control() as control:
             control.abort()
+
+    def release(self, parts: Sequence[str] = PARTS) -> None:
+        """Give up these parts of the device memory, as far as they are held; requests in flight are ended.
+
+        An engine that was not started with the memory saver keeps them: on a CPU there is nothing to give up.
+
+        Args:
+            parts: of ``PARTS``.
+
+        Raises:
+            EngineUnavailable, EngineRefused: it did not; ``fits`` says no from now on.
+        """
+
+        def free(control: EngineControl, chosen: list[str]) -> None:
+            control.abort()
+            control.flush_cache()  # succeeds once nothing runs; the server dies of a release while something does
+            if "weights" in chosen and not self.spec.keeps_weights:
+                control.set_weight_version(RELEASED)
+            control.release_memory(chosen)
+
+        self._change([part for part in reversed(PARTS) if part in parts], free, held=True)
+
+    def resume(self, parts: Sequence[str] = PARTS) -> None:
+        """Take these parts again, as far as they are not held. Weights hold anything then, unless the engine keeps
+        them.
+
+        Raises:
+            EngineUnavailable, EngineRefused: it did not, e.g. for lack of memory; ``fits`` says no from now on.
+        """
+        self._change(
+            [part for part in PARTS if part in parts], lambda control, chosen: control.resume_memory(chosen), held=False
+        )
+
+    def _change(self, parts: list[str], call: Callable[[EngineControl, list[str]], None], held: bool) -> None:
+        if not self.spec.releases_memory or not self.alive():
+            return
+        with self._memory:
+            now = self._held or frozenset()
+            chosen = [part for part in parts if (part in now) == held]
+            if not chosen:
+                return
+            self._held = None  # until it has answered
+            with self._control() as control:
+                call(control, chosen)
+            self._held = now.difference(chosen) if held else now.union(chosen)
 
     def stop(self) -> None:
         """End the server."""

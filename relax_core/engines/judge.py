@@ -14,7 +14,7 @@ from relax_core.config.derived import role_devices
 from relax_core.config.options import find_option, with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.sections.sglang import SglangSection
-from relax_core.engines.spec import Device, EngineSpec, engine_spec, model_shape
+from relax_core.engines.spec import WEIGHTS_BACKUP, Device, EngineSpec, engine_spec, model_shape
 
 CONTEXT = 8192
 """Tokens of its context where nothing is given, or what the model has if that is less."""
@@ -53,7 +53,9 @@ def judge_spec(
     copies = 1 if given.get("enable_dp_attention") else int(given.get("dp_size", 1))
     tensor = config.genrm.genrm_num_gpus_per_engine // (pipeline * copies)
     spec = engine_spec(_as_rollout(config, device, given, tensor), index, device, log_dir, variables)
-    words = ("--pp-size", str(pipeline)) if pipeline > 1 else ()
+    words: tuple[str, ...] = ("--pp-size", str(pipeline)) if pipeline > 1 else ()
+    if spec.releases_memory and not spec.keeps_weights:
+        words += (WEIGHTS_BACKUP,)  # nobody would send them again
     log_path = str(Path(log_dir) / f"genrm-{index}.log")
     return replace(spec, kind="judge", arguments=spec.arguments + words, log_path=log_path)
 

@@ -32,6 +32,8 @@ CPU_CACHE_BYTES = 2 * 1024**3
 """Most memory of the KV cache on a CPU unless the configuration says otherwise."""
 CONTEXT_RESERVE = 2
 """Tokens of its context that SGLang never gives to a response: with 32, a prompt of 20 gets 10 tokens."""
+MEMORY_SAVER, WEIGHTS_BACKUP = "--enable-memory-saver", "--enable-weights-cpu-backup"
+"""SGLang's switches for giving up memory, and for keeping the content of weights meanwhile."""
 SMALL_MODEL_WIDTH = 256
 """Below this hidden size one thread is faster than several: the threads would only wait for each other."""
 
@@ -72,9 +74,23 @@ class EngineSpec:
     def name(self) -> str:
         return f"{self.kind} {self.index}"
 
+    @property
+    def releases_memory(self) -> bool:
+        """Whether it can give up its device memory and take it again."""
+        return MEMORY_SAVER in self.arguments
+
+    @property
+    def keeps_weights(self) -> bool:
+        """Whether weights that it gives up are in host memory, and come back by themselves."""
+        return WEIGHTS_BACKUP in self.arguments
+
     def at(self, host: str, port: int | None = None) -> "EngineSpec":
         """The same engine at another address."""
         return replace(self, host=host, port=port)
+
+    def seeing(self, devices: Mapping[str, str]) -> "EngineSpec":
+        """The same engine with variables that say which devices it sees."""
+        return replace(self, environment=tuple(sorted({**dict(self.environment), **devices}.items())))
 
 
 def engine_spec(
@@ -120,6 +136,8 @@ def _arguments(config: RelaxConfig, index: int, device: Device, shape: dict[str,
         "tp_size": tp_size if tp_size > 1 else None,
         "random_seed": config.data.rollout_seed + index,
     }
+    if device == "cuda" and config.cluster.offload_rollout:
+        owned["enable_memory_saver"] = True
     if device == "cpu":
         values = _cpu_defaults(config, values, shape) | values
         owned |= _cpu_owned(config)

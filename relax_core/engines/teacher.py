@@ -10,7 +10,7 @@ import asyncio
 import math
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -30,6 +30,8 @@ SECONDS = 300.0
 PATIENCE = 60.0
 """Seconds since a sample was first sent after which a lost request is not sent again."""
 LONGEST_PAUSE = 8.0
+UNTOLD = "default"
+"""SGLang's version of weights that it has loaded itself."""
 _START = (
     "Start it (python -m sglang.launch_server --model-path TEACHER), give its address, and run the same command again:"
     " finished stages are kept."
@@ -52,11 +54,13 @@ class Teacher:
         url: its address, without a route.
         vocabulary: tokens that it knows; None: it does not tell.
         longest: most tokens of a sample; None: it does not tell.
+        serves: model and version of its weights, as it says; empty: it does not.
     """
 
     url: str
     vocabulary: int | None
     longest: int | None
+    serves: str = ""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def meet(url: str, tokenizer: Tokenizer, temperature: float, longest: int | None
             info = control.model_info()
             if info.get("is_generation") is False:
                 raise UserError(f"{OPTION} {url} serves {info.get('model_path')}, which does not generate.", _START)
-            teacher = Teacher(url, _vocabulary(control), _longest(control))
+            teacher = Teacher(url, _vocabulary(control), _longest(control), _serves(info))
             ids = tokenizer.encode(_TEXT, add_special_tokens=False)
             _same_tokenizer(control, teacher, ids)
             scores = _probe(control, teacher, ids, temperature)
@@ -226,6 +230,12 @@ def _require_known(teacher: Teacher, sample: Scored) -> None:
             f" {teacher.vocabulary} tokens.",
             "Student and teacher need one tokenizer and one vocabulary.",
         )
+
+
+def _serves(info: Mapping[str, Any]) -> str:
+    """The model that a server says it serves; with the version of its weights, where it was told one."""
+    model, version = str(info.get("model_path") or ""), str(info.get("weight_version") or UNTOLD)
+    return model if version == UNTOLD else f"{model} (weights {version})"
 
 
 def _vocabulary(control: EngineControl) -> int | None:

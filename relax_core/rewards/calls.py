@@ -3,13 +3,13 @@
 Guarantee: each sample gets the outcome of its own call, in the order given; coroutines run together, never more than
 allowed; a function of the user, or one that may hang, runs in a process that can be ended. With the policy
 ``fail`` the first error ends the others and is raised, with function and sample or group; a time limit or a crash never
-raises.
+raises. A sum of rewards is no call of its own: each of its parts is one like any other.
 """
 
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,8 +21,10 @@ from relax_core.rewards.outcome import Outcome, outcome_of, valid_text
 from relax_core.rewards.types import UNDECIDED, RewardInput, RewardSpec
 
 if TYPE_CHECKING:
+    from relax_core.rewards.kept import Kept
     from relax_core.rewards.messages import Result
-    from relax_core.rewards.pool import RewardPool
+    from relax_core.rewards.pools import CallPool
+    from relax_core.rewards.sums import Sum
 
 CONCURRENCY = 64
 """Most asynchronous calls in flight unless --reward-max-concurrency says otherwise."""
@@ -39,11 +41,13 @@ class Call:
         spec: the function.
         samples: what it gets: one sample, or the list of a group.
         group_id: of the group; None: it gets one sample.
+        key: of the score in a dict, in place of --reward-key: of a part of a sum.
     """
 
     spec: RewardSpec
     samples: tuple[RewardInput, ...]
     group_id: str | None = None
+    key: str | None = None
 
     @property
     def what(self) -> str:
@@ -64,7 +68,7 @@ class Call:
         except UserError:
             raise
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     async def wait(self, value: Any) -> Any:
         """The value that something to wait for ends with."""
@@ -73,7 +77,7 @@ class Call:
         except UserError:
             raise
         except Exception as error:
-            raise self._failure(error) from error
+            raise self.failure(error) from error
 
     def finish(self, value: Any) -> Any:
         """``wait`` for a value that may be one to wait for: a decorated coroutine function does not look like one."""
@@ -107,7 +111,8 @@ class Call:
             EXPECTED[self.spec.convention],
         )
 
-    def _failure(self, error: Exception) -> UserError:
+    def failure(self, error: Exception) -> UserError:
+        """What is raised in place of a function's own error."""
         lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
         return UserError(
             f"The reward {self.spec.name} failed on {self.what}: {type(error).__name__}: {_text(error)}.",
@@ -127,13 +132,15 @@ class Scorer:
         seconds: time limit of a call that is no plain built-in.
         policy: what an error does.
         pool: gives the processes when the first call needs one.
+        kept: has the outcomes of an earlier try, and gets those of this one.
     """
 
     reward_key: str | None = None
     concurrency: int = CONCURRENCY
     seconds: float = 60.0
     policy: Policy = "fail"
-    pool: "Callable[[], RewardPool] | None" = None
+    pool: "Callable[[], CallPool] | None" = None
+    kept: "Kept | None" = None
 
     def __call__(self, calls: Sequence[Call]) -> list[list[Outcome]]:
         """The outcomes of each call, in the order given.
@@ -143,15 +150,30 @@ class Scorer:
         Raises:
             UserError: a function failed, or returned something else than it should, and the policy is ``fail``.
         """
+        sums = {place: self._begun(call) for place, call in enumerate(calls) if call.spec.split is not None}
+        made: list[Call] = []
+        for place, call in enumerate(calls):
+            begun = sums.get(place)
+            made += [call] if begun is None else [] if isinstance(begun, list) else begun.calls.values()
+        found = iter(self._made(made))
+        return [
+            next(found) if place not in sums else self._summed(call, sums[place], found)
+            for place, call in enumerate(calls)
+        ]
+
+    def _made(self, calls: Sequence[Call]) -> list[list[Outcome]]:
         outcomes: list[list[Outcome] | None] = [None] * len(calls)
         together: list[int] = []
         batch: list[int] = []
         apart: list[int] = []
         for place, call in enumerate(calls):
-            if call.spec.is_async:
-                (batch if call.spec.custom and self.pool is not None else together).append(place)
-            elif (found := self._at_once(call)) is not None:
+            found = None if call.spec.is_async else self._at_once(call)
+            if found is None and self.kept is not None:
+                found = self.kept.find(call)
+            if found is not None:
                 outcomes[place] = found
+            elif call.spec.is_async:
+                (batch if call.spec.custom and self.pool is not None else together).append(place)
             else:
                 apart.append(place)
         for places, make in ((apart, self._apart), (batch, self._in_one_process), (together, self._together)):
@@ -159,6 +181,28 @@ class Scorer:
                 for place, found in zip(places, make([calls[place] for place in places]), strict=True):
                     outcomes[place] = found
         return outcomes  # type: ignore[return-value]
+
+    def _begun(self, call: Call) -> "Sum | list[Outcome]":
+        """A sum, whose parts are called beside the other calls; its outcome where it has no parts."""
+        begin = time.perf_counter()
+        try:
+            begun: Sum = call.start(call.spec.split)
+        except UserError as error:
+            return self._error(call, error)
+        for place, raised in begun.raised().items():
+            [begun.found[place]] = self._error(call, raised)
+        begun.seconds = time.perf_counter() - begin
+        return begun
+
+    def _summed(self, call: Call, begun: "Sum | list[Outcome]", found: Iterator[list[Outcome]]) -> list[Outcome]:
+        if isinstance(begun, list):
+            return begun
+        for place in begun.calls:
+            [begun.found[place]] = next(found)
+        try:
+            return [begun.outcome(call.spec, self.reward_key)]
+        except UserError as error:
+            return self._error(call, error)
 
     def _at_once(self, call: Call) -> list[Outcome] | None:
         """The outcomes of a call that this process may make; None where it takes another one."""
@@ -173,7 +217,7 @@ class Scorer:
                 if self.pool is not None:
                     return None
                 value = call.start()
-            return timed(call.outcomes(call.finish(value), self.reward_key), begin)
+            return timed(call.outcomes(call.finish(value), self._key(call)), begin)
         except UserError as error:
             return self._error(call, error)
 
@@ -181,7 +225,7 @@ class Scorer:
         assert self.pool is not None
         tasks, seconds = [], []
         for call in calls:
-            tasks.append(Task(FunctionName.of(call.spec), call.samples, call.group_id, self.reward_key))
+            tasks.append(Task(FunctionName.of(call.spec), call.samples, call.group_id, self._key(call)))
             seconds.append(min(self.seconds, call.spec.seconds or self.seconds))
         return self._all_taken(calls, self.pool().run(tasks, seconds, self.policy == "fail"))
 
@@ -194,6 +238,9 @@ class Scorer:
 
     def _all_taken(self, calls: Sequence[Call], results: "Sequence[Result]") -> list[list[Outcome]]:
         if self.policy == "fail":
+            for call, result in zip(calls, results, strict=True):
+                if isinstance(result, list):
+                    self._keep(call, result)
             for result in results:  # those that it has cancelled are no outcomes
                 if isinstance(result, Failed):
                     raise result.error()
@@ -203,6 +250,14 @@ class Scorer:
         if isinstance(result, Failed):
             return self._error(call, result.error())
         return self._lost(call, result.reason) if isinstance(result, Lost) else result
+
+    def _keep(self, call: Call, outcomes: list[Outcome]) -> list[Outcome]:
+        if self.kept is not None:
+            self.kept.keep(call, outcomes)
+        return outcomes
+
+    def _key(self, call: Call) -> str | None:
+        return self.reward_key if call.key is None else call.key
 
     def _lost(self, call: Call, reason: str) -> list[Outcome]:
         score = 0.0 if self.policy == "zero" else call.spec.late
@@ -225,7 +280,7 @@ class Scorer:
                 try:
                     async with asyncio.timeout(None if call.spec.patient else self.seconds):
                         value = await call.wait(call.start())
-                    return timed(call.outcomes(value, self.reward_key), begin)
+                    return self._keep(call, timed(call.outcomes(value, self._key(call)), begin))
                 except TimeoutError:
                     return self._lost(call, f"it took longer than {self.seconds:g} s")
                 except UserError as error:

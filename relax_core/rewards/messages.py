@@ -4,6 +4,7 @@ Guarantee: plain data; an error arrives as it would have been raised here.
 """
 
 import json
+import pickle
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -72,6 +73,24 @@ class Task:
     reward_key: str | None
 
 
+class Packed(NamedTuple):
+    """A ``Task`` on its way through processes that need not read what it is about.
+
+    Attributes:
+        call: pickled ``Asked``.
+    """
+
+    function: FunctionName
+    call: bytes
+    reward_key: str | None
+
+    @classmethod
+    def of(cls, task: Task, function: FunctionName) -> "Packed":
+        """A task, packed; ``function`` is its, but the same object for all tasks, so that it is sent once."""
+        call = pickle.dumps(Asked(task.samples, task.group_id), pickle.HIGHEST_PROTOCOL)
+        return cls(function, call, task.reward_key)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Calls of a coroutine function that run together in one process.
@@ -108,8 +127,12 @@ class Ask(NamedTuple):
     """To a worker: one call. It answers with outcomes or ``Failed``."""
 
     number: int
-    call: Asked
+    call: Asked | bytes
     reward_key: str | None
+
+    def unpacked(self) -> Asked:
+        """The call."""
+        return pickle.loads(self.call) if isinstance(self.call, bytes) else self.call  # type: ignore[no-any-return]
 
 
 class AskMany(NamedTuple):
@@ -155,6 +178,58 @@ class Lost(NamedTuple):
 
 
 Result = Answer | Lost
+
+
+CANCELLED = Lost("crash", "it was cancelled")
+
+
+class Question(NamedTuple):
+    """What a pool is asked.
+
+    Attributes:
+        places: of its answers among those of its caller: one, of a batch that of each call.
+        task: the call, or the calls.
+        seconds: time limit of a call.
+    """
+
+    places: tuple[int, ...]
+    task: Task | Packed | Batch
+    seconds: float
+
+
+class Results:
+    """The results of calls by place, as they come. The first one of a place counts.
+
+    Args:
+        count: of calls.
+        until_failed: those behind one that failed are not waited for.
+    """
+
+    def __init__(self, count: int, until_failed: bool = False) -> None:
+        self._results: list[Result | None] = [None] * count
+        self._until_failed, self._end = until_failed, count
+        self.missing = count
+        self.failed = False
+
+    def put(self, place: int, result: Result) -> None:
+        """There is a result."""
+        if self._results[place] is not None:
+            return
+        self._results[place] = result
+        self.missing -= 1
+        if isinstance(result, Failed):
+            self.failed = True
+            if self._until_failed:
+                self._end = min(self._end, place)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that is waited for is there."""
+        return not self.missing or (self._end < len(self._results) and None not in self._results[: self._end])
+
+    def all(self) -> list[Result]:
+        """The results in their order; those that nobody waited for are lost."""
+        return [CANCELLED if result is None else result for result in self._results]
 
 
 class Ended(NamedTuple):

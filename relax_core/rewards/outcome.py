@@ -4,13 +4,15 @@ Guarantee: 0, "no score" (None), NaN and a call that failed stay four different 
 None or a dict with the named key is an error that names function and sample.
 """
 
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
-
-import numpy as np
+from typing import Any, Literal, get_args
 
 from data.errors import UserError
 from relax_core.rewards.types import RewardInput, RewardSpec
+
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+"""The largest number that a score's column holds."""
 
 MAX_TEXT = 200
 """Characters that are kept of a text beside a score."""
@@ -25,8 +27,11 @@ def valid_text(text: str) -> str:
     return str.encode(text, errors="backslashreplace").decode()
 
 
-Kind = Literal["scored", "no_score", "failed"]
-"""There is a score; the function says that there is none; or it failed, or the sample did, so that nobody knows."""
+Kind = Literal["scored", "no_score", "nan", "failed"]
+"""There is a score; the function says that there is none; it returned NaN, which is neither; or it failed, or the
+sample did, so that nobody knows."""
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,7 @@ def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: st
     components: dict[str, float | str | None] = {}
     texts: dict[str, str] = {}
     if isinstance(value, dict):
-        named = "key" if reward_key is None else "--reward-key"
+        named = "--reward-key" if reward_key is not None and spec.custom else "key"
         reward_key = spec.key if reward_key is None else reward_key
         if reward_key is None:
             raise UserError(
@@ -82,7 +87,7 @@ def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: st
             raise UserError(
                 f"{who} a dict without the {named} {reward_key!r} for sample {sample.sample_id}; "
                 f"its keys are {_names(value)}.",
-                "Change --reward-key, or return that key.",
+                "Change --reward-key (of a part of a sum, its key), or return that key.",
             )
         for key, entry in value.items():
             if key == reward_key:
@@ -103,6 +108,8 @@ def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: st
     score = _score(spec, sample, value, "returned")
     raw = sample.metadata.get("raw_reward")
     raw = score if raw is None else _score(spec, sample, raw, "set metadata.raw_reward to")
+    if math.isnan(score):
+        return Outcome(score, raw, components, error="the reward returned NaN", kind="nan", texts=texts)
     return Outcome(score, raw, components, texts=texts)
 
 
@@ -114,7 +121,7 @@ def _score(spec: RewardSpec, sample: RewardInput, value: Any, verb: str) -> floa
             f"for sample {sample.sample_id}.",
             "Expected a number, None (no score), or a dict with --reward-key.",
         )
-    if abs(number) > float(np.finfo(np.float32).max):  # False for NaN
+    if abs(number) > FLOAT32_MAX:  # False for NaN
         raise UserError(
             f"The reward {spec.name} {verb} {value!s:.40} for sample {sample.sample_id}, which float32 cannot hold.",
             "Return a finite number, or None where a sample cannot be scored.",
@@ -140,7 +147,7 @@ def _is_number(value: Any) -> bool:
 
 def _finite(value: Any) -> float | None:
     number = _number(value)
-    return number if number is not None and np.isfinite(number) else None
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _names(value: dict[Any, Any]) -> str:

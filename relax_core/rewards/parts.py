@@ -21,10 +21,13 @@ from relax_core.rewards.types import RewardInput, RewardSpec
 MIX = "mix"
 """The reward that is the sum."""
 
-OF_PARTS = ("rm_url", "genrm_urls", "genrm_sampling_config", "genrm_template")
+OF_PARTS = ("rm_url", "genrm_urls", "genrm_sampling_config", "genrm_template", "code_sandbox", "reward_timeout")
 """Options that rewards which are parts may take."""
 
 WEIGHT, KEY = "weight", "key"
+
+GIVE_LENGTH = "Give response_length, in tokens."
+"""What to do where a part needs the length of a response and nobody said it."""
 
 _TAGS = re.compile(r"</?(?:think|answer)>")
 
@@ -195,7 +198,7 @@ def _length(sample: RewardInput) -> int:
     if sample.response and not sample.response_length:
         raise UserError(
             f"The length of the response of sample {sample.sample_id} is not known, and its reward needs it.",
-            "Give response_length, in tokens.",
+            GIVE_LENGTH,
         )
     return sample.response_length
 

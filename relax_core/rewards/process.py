@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import Pipe
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import relax_core
 from relax_core.rewards.board import Board
@@ -28,6 +28,7 @@ from relax_core.rewards.messages import (
     Load,
     Lost,
     Numbered,
+    Packed,
     Result,
     Task,
 )
@@ -43,24 +44,39 @@ _TICK_SECONDS = 0.1
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
+class Surroundings(NamedTuple):
+    """Where a process runs, in place of where its owner does.
+
+    Attributes:
+        environment: all its environment variables.
+        folder: its working directory; one that this machine does not have is left out.
+    """
+
+    environment: Mapping[str, str]
+    folder: str
+
+
 class Worker:
     """One process. Its methods are for one thread at a time, the one that made it.
 
     Args:
         variables: further environment variables.
+        surroundings: None: those of this process.
     """
 
-    def __init__(self, variables: Mapping[str, str] = NO_VARIABLES) -> None:
+    def __init__(self, variables: Mapping[str, str] = NO_VARIABLES, surroundings: Surroundings | None = None) -> None:
         self._connection, theirs = Pipe()
         self._board = Board()
         root = str(Path(relax_core.__file__).resolve().parents[1])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        environment, folder = surroundings or (os.environ, None)
+        path = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         arguments = [str(theirs.fileno()), str(self._board.descriptor), str(os.getpid())]
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "relax_core.rewards.worker", *arguments],
             pass_fds=[theirs.fileno(), self._board.descriptor],
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **variables, "PYTHONPATH": path},
+            env={**environment, **variables, "PYTHONPATH": path},
+            cwd=folder if folder and os.path.isdir(folder) else None,
             start_new_session=True,  # so that a function's own processes are ended with it
         )
         theirs.close()
@@ -78,14 +94,14 @@ class Worker:
             self._numbers[function] = number
         return None
 
-    def ask(self, task: Task, seconds: float) -> Result:
+    def ask(self, task: Task | Packed, seconds: float) -> Result:
         """The answer to a task whose function is loaded.
 
         Args:
             seconds: how long it may take. This worker is of no more use after a ``Lost``.
         """
-        message = Ask(self._numbers[task.function], Asked(task.samples, task.group_id), task.reward_key)
-        return self._exchange(message, seconds)  # type: ignore[no-any-return]
+        call = task.call if isinstance(task, Packed) else Asked(task.samples, task.group_id)
+        return self._exchange(Ask(self._numbers[task.function], call, task.reward_key), seconds)  # type: ignore[no-any-return]
 
     def ask_many(self, batch: Batch, places: Sequence[int], results: list[Result | None]) -> bool:
         """Put the results of the calls ``places`` of a batch, whose function is loaded, into their places.

@@ -3,7 +3,6 @@
 Guarantee: a name means one function; asking for an unknown name says which is nearest.
 """
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from data.errors import UserError
+from data.nearest import nearest
 from relax_core.functions import source_hash
 from relax_core.rewards.builtin import module_names
 from relax_core.rewards.types import LabelMatcher, RewardFunction, RewardSpec
@@ -35,12 +35,13 @@ def register(
     options: tuple[str, ...] = (),
     key: str | None = None,
     patient: bool = False,
+    split: RewardFunction | None = None,
 ) -> Callable[[F], F]:
     """Decorator: make a reward function available as ``--rm-type name``. Its docstring's first line is its help.
 
     Args:
         name: value of ``--rm-type``.
-        quick, isolated, matches, seconds, late, prepare, options, key, patient: see ``RewardSpec``.
+        quick, isolated, matches, seconds, late, prepare, options, key, patient, split: see ``RewardSpec``.
 
     Raises:
         ValueError: the name is taken by another function.
@@ -67,6 +68,7 @@ def register(
             options=options,
             key=key,
             patient=patient,
+            split=split,
         )
         return function
 
@@ -85,10 +87,9 @@ def get(name: str) -> RewardSpec:
     plain = name.removeprefix(BOXED)
     if plain != name and plain in specs:
         return _boxed(specs[plain])
-    near = difflib.get_close_matches(name, specs, n=1)
     raise UserError(
         f"There is no reward named {name!r} (--rm-type or a row's metadata.rm_type).",
-        f"Did you mean {near[0]!r}?" if near else f"Choose one of {', '.join(specs)}, or pass --custom-rm-path.",
+        nearest(name, specs, "{!r}") or f"Choose one of {', '.join(specs)}, or pass --custom-rm-path.",
     )
 
 
@@ -100,7 +101,8 @@ def _boxed(spec: RewardSpec) -> RewardSpec:
         return lambda sample, **given: function(boxed(sample), **given)
 
     quick = None if spec.quick is None else of_box(spec.quick)
-    return replace(spec, name=BOXED + spec.name, function=of_box(spec.function), quick=quick)
+    split = None if spec.split is None else of_box(spec.split)
+    return replace(spec, name=BOXED + spec.name, function=of_box(spec.function), quick=quick, split=split)
 
 
 def builtin_rewards() -> dict[str, RewardSpec]:

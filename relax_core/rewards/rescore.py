@@ -8,6 +8,7 @@ import json
 import math
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ READ = (
 )
 """Columns of a rollout that a reward may see."""
 
+ONE = "1"
+"""The id of a single case."""
+
 
 def one_case(
     config: RelaxConfig,
@@ -45,7 +49,7 @@ def one_case(
         UserError: as ``score_table``.
     """
     row: dict[str, list[Any]] = {
-        "sample_id": ["sample"],
+        "sample_id": [ONE],
         "group_id": ["group"],
         "index": [0],
         "group_index": [0],
@@ -64,6 +68,16 @@ def one_case(
     return {**scored, "seconds": seconds["seconds"][0].as_py(), "components": components}
 
 
+def token_count(folder: str, text: str) -> int | None:
+    """Tokens of a text by the tokenizer of a model folder; None where that has no tokenizer.json."""
+    file = Path(folder) / "tokenizer.json"
+    if not file.is_file():
+        return None
+    from tokenizers import Tokenizer  # here: without a model nothing is counted
+
+    return len(Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids)
+
+
 @dataclass(frozen=True)
 class Rescored:
     """New scores of a recorded rollout, beside the old ones.
@@ -79,10 +93,11 @@ class Rescored:
 
     def summary(self) -> dict[str, Any]:
         """Counts and means: ``samples``, ``changed``, of them ``up``, ``down``, ``gained`` and ``lost`` a score,
-        ``failed`` calls, ``old_mean`` and ``new_mean`` over scored samples (None without one), ``scored_by``."""
+        ``nan`` scores, ``failed`` calls, ``old_mean`` and ``new_mean`` over scored samples (None without one),
+        ``scored_by``."""
         old, new = _scores(self.table["old_reward"]), _scores(self.table["reward"])
         had, has = ~np.isnan(old), ~np.isnan(new)
-        ended = zip(self.table["outcome"].to_pylist(), self.table["decision"].to_pylist(), strict=True)
+        ended = list(zip(self.table["outcome"].to_pylist(), self.table["decision"].to_pylist(), strict=True))
         by = Counter(zip(self.table["rm_type"].to_pylist(), self.table["decision"].to_pylist(), strict=True))
         return {
             "step": self.step,
@@ -92,6 +107,7 @@ class Rescored:
             "down": int(np.sum(new < old)),
             "gained": int(np.sum(has & ~had)),
             "lost": int(np.sum(had & ~has)),
+            "nan": sum(outcome == "nan" for outcome, _ in ended),
             "failed": sum(outcome == "failed" and how is not None for outcome, how in ended),
             "old_mean": float(old[had].mean()) if had.any() else None,
             "new_mean": float(new[has].mean()) if has.any() else None,
@@ -122,6 +138,11 @@ def rescored(run: str, step: int | None, config: RelaxConfig) -> Rescored:
         UserError: there is no such rollout, or as ``score_table``.
     """
     store = RunStore(run)
+    if not store.exists("steps"):
+        raise UserError(
+            f"There is no run in {store.url}: it has no folder steps.",
+            "Name the folder, or the URL, that --run-dir named when it was trained.",
+        )
     if step is None:
         step = store.last_complete_step()
         if step is None:

@@ -88,6 +88,8 @@ class RewardSpec:
         patient: it bounds its own time, and --reward-timeout does not apply.
         of_group: it gets the list of a group's samples and returns a list.
         convention: of the user's function.
+        split: of a reward that is made of others: begins the ``relax_core.rewards.sums.Sum`` of a sample, whose parts
+            are called in their own ways instead of the function.
     """
 
     name: str
@@ -108,6 +110,7 @@ class RewardSpec:
     patient: bool = False
     of_group: bool = False
     convention: Convention = "relax"
+    split: RewardFunction | None = None
 
     def configured(self, values: Mapping[str, Any]) -> "RewardSpec":
         """With the values of its ``options``; itself where it needs none.
@@ -122,5 +125,6 @@ class RewardSpec:
             self,
             function=partial(self.function, **given),
             quick=None if self.quick is None else partial(self.quick, **given),
+            split=None if self.split is None else partial(self.split, **given),
             settings=json.dumps(given, sort_keys=True),
         )

@@ -143,7 +143,7 @@ class _Together:
 
 
 def _answer(spec: RewardSpec, asked: Ask) -> list[Outcome]:
-    call = Call(spec, *asked.call)
+    call = Call(spec, *asked.unpacked())
     begin = time.perf_counter()
     return timed(call.outcomes(call.finish(call.start()), asked.reward_key), begin)
 

@@ -7,6 +7,8 @@ that they differ by the weights only.
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -16,8 +18,11 @@ from data.schema import EVAL, REWARD, conform
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections import RelaxConfig
 from relax_core.proxy import proxied
+from relax_core.rewards.choice import evaluation_choice
 from relax_core.rewards.pools import NO_SERVICES, Pools, Services
-from relax_core.rewards.score import evaluation_source_hash, score_evaluation
+from relax_core.rewards.score import score_evaluation
+from relax_core.rewards.sources import evaluation_source_hash
+from relax_core.rewards.stream import RewardStream
 from relax_core.rollout.custom import custom_answer, load_generate
 from relax_core.rollout.generate import ProgressCallback, run_generation
 from relax_core.rollout.requests import evaluation_requests
@@ -38,7 +43,7 @@ def evaluate_set(
     pools: Pools | None = None,
     services: Services = NO_SERVICES,
 ) -> tuple[pa.Table, dict[str, float]]:
-    """Evaluate the weights after ``step``, that is version ``step + 1``.
+    """Evaluate the weights after ``step``, that is version ``step + 1``. Samples are scored while others are generated.
 
     Args:
         eval_set: of a resolved configuration; says how often and how each prompt is asked, and how it is scored.
@@ -67,24 +72,26 @@ def evaluate_set(
         evaluation=True,
     )
     samples = eval_set.n_samples_per_eval_prompt or 1
-    with proxied(config.debug.http_proxy if answer else None):
-        generated = run_generation(
-            evaluation_requests(eval_set.name, prompts, samples, config.data.rollout_seed),
-            urls,
-            sampling,
-            context=eval_set.max_context_len,
-            concurrency=config.sglang.sglang_server_concurrency,
-            progress=progress,
-            answer=answer,
-        )
-    rollout = rollout_table(
-        generated,
-        step=step,
-        version=step + 1,
-        tokenizer=tokenizer,
-        skip_special_tokens=sampling.skip_special_tokens,
-    )
-    table = evaluation_table(rollout, score_evaluation(rollout, eval_set, config, pools, services))
+    table_of = partial(rollout_table, step=step, tokenizer=tokenizer, skip_special_tokens=sampling.skip_special_tokens)
+    with (
+        nullcontext(pools) if pools else Pools(config) as processes,
+        RewardStream(
+            evaluation_choice(eval_set, config), config, processes, services, partial(table_of, version=None)
+        ) as stream,
+    ):
+        with proxied(config.debug.http_proxy if answer else None):
+            generated = run_generation(
+                evaluation_requests(eval_set.name, prompts, samples, config.data.rollout_seed),
+                urls,
+                sampling,
+                context=eval_set.max_context_len,
+                concurrency=config.sglang.sglang_server_concurrency,
+                progress=progress,
+                answer=answer,
+                finished=stream.add,
+            )
+        rollout = table_of(generated, version=step + 1)
+        table = evaluation_table(rollout, score_evaluation(rollout, eval_set, config, processes, services, stream))
     return table, evaluation_metrics(eval_set.name, table)
 
 

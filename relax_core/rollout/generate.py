@@ -97,6 +97,8 @@ def run_generation(
     concurrency: int,
     progress: ProgressCallback | None = None,
     answer: Answer | None = None,
+    finished: Callable[[Generated], None] | None = None,
+    lost: Callable[[str, str], None] | None = None,
 ) -> list[Generated]:
     """``generate`` for callers without an event loop, from any thread, with a client for each engine URL."""
 
@@ -112,6 +114,8 @@ def run_generation(
                 concurrency=concurrency,
                 progress=progress,
                 answer=answer,
+                finished=finished,
+                lost=lost,
             )
 
     return aio.run(work())
@@ -126,6 +130,8 @@ async def generate(
     concurrency: int,
     progress: ProgressCallback | None = None,
     answer: Answer | None = None,
+    finished: Callable[[Generated], None] | None = None,
+    lost: Callable[[str, str], None] | None = None,
 ) -> list[Generated]:
     """Answer all requests.
 
@@ -137,6 +143,8 @@ async def generate(
         concurrency: most requests in flight at one engine.
         progress: called at the start, at most four times a second, and at the end.
         answer: makes a result in place of one request to an engine (see ``relax_core.rollout.custom``).
+        finished: called with each result, as soon as it is there; must be quick.
+        lost: called with the address of an engine that is lost, and the reason.
 
     Returns:
         Results in the order of ``requests``.
@@ -149,7 +157,7 @@ async def generate(
         raise ValueError("two requests have the same sample_id")
     if context is None and sampling.max_new_tokens is None:
         raise ValueError("neither a context nor max_new_tokens bounds the responses")
-    pool = Pool(engines, concurrency)
+    pool = Pool(engines, concurrency, tell=lost)
     report = _Report(len(requests), progress)
     # Ids are new for every call: an engine may still be busy with the same samples for a driver that was killed.
     call = uuid.uuid4().hex[:8]
@@ -170,6 +178,8 @@ async def generate(
 
             result = await make(request, sampling.params(request.seed, budget), ask)
         report.finished(result)
+        if finished is not None:
+            finished(result)
         return result
 
     report.tell()

@@ -5,7 +5,7 @@ requests go to the others; without a living engine the error names each engine a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -59,6 +59,8 @@ class Pool:
     engines: Sequence[Generator]
     concurrency: int
     lost: dict[str, str] = field(default_factory=dict)
+    tell: Callable[[str, str], None] | None = None
+    """Gets the address of an engine that is lost, and the reason."""
 
     def __post_init__(self) -> None:
         self._alive = [_Slot(engine) for engine in self.engines]
@@ -108,6 +110,8 @@ class Pool:
     def lose(self, engine: Generator, error: Exception) -> None:
         """Take an engine out, with its permits."""
         self._alive = [slot for slot in self._alive if slot.engine is not engine]
+        if self.tell is not None and engine.url not in self.lost:
+            self.tell(engine.url, str(error))
         self.lost[engine.url] = str(error)
 
     def _least(self) -> _Slot:

@@ -1,7 +1,8 @@
 """Debugging data: copies of a step's samples for other programs, and recorded samples in place of generated ones.
 
-Guarantee: files hold plain Python values only, in PyTorch's format, ``{"rollout_id", "samples"}`` as slime has them;
-a file that would run code when it is loaded is refused. Paths may be fsspec URLs. A file is whole or absent.
+Guarantee: a path that ends in ``.parquet`` is a table; any other holds plain Python values only, in PyTorch's format,
+``{"rollout_id", "samples"}`` as slime has them; a file that would run code when it is loaded is refused. Paths may be
+fsspec URLs. A file is whole or absent.
 """
 
 import hashlib
@@ -12,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from data.errors import UserError
 from data.files import FileStore
-from data.schema import ROLLOUT, conform
+from data.schema import EVAL, REWARD, ROLLOUT, conform
+from data.schema import table as schema_table
 from data.store import RunStore
 from relax_core.config.sections import RelaxConfig
 from relax_core.run.records import StageRecord
@@ -30,6 +33,7 @@ from relax_core.run.samples import (
     subsample,
 )
 from relax_core.run.session import RunSession
+from relax_core.tracking.metrics import aligned
 
 
 class _RolloutId(int):
@@ -72,11 +76,17 @@ def save_debug_data(
     """
     debug, read = run.config.debug, run.store.read_table
     if debug.save_debug_rollout_data:
-        samples = rollout_samples(read(rollout.table), read(rewards.table))
-        write_samples(place(debug.save_debug_rollout_data, step), {"rollout_id": step, "samples": samples})
+        path, tables = place(debug.save_debug_rollout_data, step), (read(rollout.table), read(rewards.table))
+        if _is_table(path):
+            _write_table(path, _scored(*tables))
+        else:
+            write_samples(path, {"rollout_id": step, "samples": rollout_samples(*tables)})
     if debug.save_debug_train_data and batch is not None:
-        samples = batch_samples(read(batch.table))
-        write_samples(place(debug.save_debug_train_data, step), {"rollout_id": step, "rank": 0, "samples": samples})
+        path, table = place(debug.save_debug_train_data, step), read(batch.table)
+        if _is_table(path):
+            _write_table(path, table)
+        else:
+            write_samples(path, {"rollout_id": step, "rank": 0, "samples": batch_samples(table)})
     if debug.dump_details:  # which has set the two paths
         _save_tokenizer(run, debug.dump_details)
 
@@ -84,11 +94,30 @@ def save_debug_data(
 def save_debug_evaluation(run: RunSession, step: int, tables: Mapping[str, pa.Table], prefix: str) -> None:
     """Write the samples of an evaluation, by set, where those of rollouts go, if they do: ``<prefix><step>``."""
     template = run.config.debug.save_debug_rollout_data
-    if template:
+    if template and _is_table(path := place(template, step, prefix)):
+        if tables:
+            _write_table(path, pa.concat_tables([conform(table, EVAL) for table in tables.values()]))
+    elif template:
         samples = [
             {**sample, "eval_set": name} for name, table in tables.items() for sample in rollout_samples(table, table)
         ]
-        write_samples(place(template, step, prefix), {"rollout_id": step, "samples": samples})
+        write_samples(path, {"rollout_id": step, "samples": samples})
+
+
+def _is_table(path: str) -> bool:
+    return path.endswith(".parquet")
+
+
+def _write_table(path: str, table: pa.Table) -> None:
+    store, name = _split(path)
+    store.write_table(name, table)
+
+
+def _scored(rollout: pa.Table, reward: pa.Table) -> pa.Table:
+    """Samples and scores side by side: schema ``EVAL``."""
+    scores = conform(aligned(reward, rollout), REWARD)
+    columns = {name: (rollout if name in ROLLOUT.names else scores)[name] for name in EVAL.names}
+    return schema_table(EVAL, columns)
 
 
 def write_samples(path: str, content: Mapping[str, Any]) -> None:
@@ -146,26 +175,33 @@ def read_recorded(config: RelaxConfig, step: int) -> Recorded:
     """
     path, share = recorded_path(config, step), config.debug.load_debug_rollout_data_subsample
     content, group_size = _read(path), config.rollout.n_samples_per_prompt
-    if path.endswith(".parquet"):
+    if _is_table(path):
         store, name = _split(path)
-        table = conform(store.read_table(name), ROLLOUT)
+        table = store.read_table(name)
+        reward = None
+        if "reward" in table.column_names:
+            # a file of an older version may lack columns
+            samples, scores = ([n for n in schema.names if n in table.column_names] for schema in (ROLLOUT, REWARD))
+            reward, table = conform(table.select(scores), REWARD), table.select(samples)
+        table = conform(table, ROLLOUT)
         if share is not None:
             kept = subsample(table.select(["sample_id", "group_id"]).to_pylist(), share, group_size)
             chosen = pa.array([sample["sample_id"] for sample in kept], pa.string())
             table = table.take(pc.index_in(chosen, value_set=table["sample_id"].combine_chunks()))
-        return Recorded(table, None)
-    samples = _samples(content, path)
+        return Recorded(table, None if reward is None else aligned(reward, table))
+    loaded = _samples(content, path)
     if share is not None:
-        samples = subsample(samples, share, group_size)
-    rollout = rollout_table_of(samples, step, group_size)
-    return Recorded(rollout, reward_table_of(samples, rollout, config.reward.reward_key))
+        loaded = subsample(loaded, share, group_size)
+    rollout = rollout_table_of(loaded, step, group_size)
+    return Recorded(rollout, reward_table_of(loaded, rollout, config.reward.reward_key))
 
 
 def _samples(content: bytes, path: str) -> Sequence[Sample]:
     import torch  # here: few runs need it
 
     try:
-        loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        with torch.serialization.safe_globals(_numpy_values()):
+            loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # what is no such file fails in many ways
         raise UserError(
             f"--load-debug-rollout-data: {path} is no file of plain values that torch.save wrote.",
@@ -181,10 +217,30 @@ def _samples(content: bytes, path: str) -> Sequence[Sample]:
     return [dict(_values(sample)) for sample in samples]
 
 
+def _numpy_values() -> list[Any]:
+    """What NumPy's numbers and arrays are pickled with, as scores often are: it makes values and runs nothing else."""
+    made_by = {name: getattr(np._core.multiarray, name) for name in ("scalar", "_reconstruct")}  # type: ignore[attr-defined]
+    made = [
+        (function, f"numpy.{module}.multiarray.{name}")  # NumPy 1 and 2
+        for name, function in made_by.items()
+        for module in ("core", "_core")
+    ]
+    kinds = [type(np.dtype(code)) for code in "?bBhHiIlLqQefdU"]
+    return [*made, np.ndarray, np.dtype, *kinds]
+
+
 def _values(sample: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Tensors as lists."""
     for name, value in sample.items():
-        yield str(name), value.tolist() if hasattr(value, "tolist") else value
+        yield str(name), _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Tensors and NumPy's values as lists and numbers, at any depth."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _require(path: str) -> None:

@@ -1,7 +1,7 @@
 """The passes over a rollout that its advantages need, from the engines that make them.
 
-Guarantee: every column is made with the weights that the step began with, or by the teacher; rows are matched by sample
-id.
+Guarantee: every column is made with the weights that the step began with, or by the teacher, which is known by the
+model that it says it serves; rows are matched by sample id.
 """
 
 from typing import Any
@@ -17,8 +17,12 @@ from data.store import TableRef
 from relax_core.config.derived import longest_sample
 from relax_core.config.forward import forward_needs
 from relax_core.engines.teacher import Scored, Teacher, meet, score
+from relax_core.run import turns
 from relax_core.run.reconcile import bring_actor, bring_critic
 from relax_core.run.session import RunSession
+
+SERVICES = "services.json"
+"""What servers that the run does not start said at its last start, in the run directory."""
 
 
 def forward_table(run: RunSession, step: int, rollout: TableRef) -> pa.Table:
@@ -38,10 +42,12 @@ def forward_table(run: RunSession, step: int, rollout: TableRef) -> pa.Table:
     if needs.policy:
         weights_id = run.history.weights_id(step)
         bring_actor(run, step)
+        turns.train(run, "actor")
         parts.append(run.trainer.forward(step, rollout, run.store.url, needs.policy, weights_id))
     if needs.critic:
         weights_id = run.critic_history.weights_id(step)
         bring_critic(run, step)
+        turns.train(run, "critic")
         parts.append(run.critic.forward(step, rollout, run.store.url, needs.critic, weights_id))
     if needs.service:
         parts.append(teacher_table(run, rollout))
@@ -65,11 +71,28 @@ def check_teacher(run: RunSession) -> None:
     carried = run.config.rollout.custom_generate_function_path or run.config.debug.load_debug_rollout_data
     try:
         if run.config.reward.rm_url:
-            _meet(run)
+            _remember(run, _meet(run))
     except UserError as error:
         if not carried:
             raise
         run.progress.note(f"{error.problem} Samples that carry no teacher_log_probs could not be trained on.")
+
+
+def served_teacher(run: RunSession) -> str:
+    """What the teacher's server said at the last start that it serves; empty without one, or where it does not say."""
+    return str((run.store.read_json(SERVICES) or {}).get("teacher", ""))
+
+
+def _remember(run: RunSession, teacher: Teacher) -> None:
+    before = served_teacher(run)
+    if teacher.serves == before:
+        return
+    run.store.write_json(SERVICES, {"teacher": teacher.serves})
+    if before:
+        now = teacher.serves or "what it does not say"
+        run.progress.note(
+            f"--rm-url {teacher.url} serves {now} now, and {before} before: what is not finished is distilled from it"
+        )
 
 
 def teacher_table(run: RunSession, rollout: TableRef) -> pa.Table:

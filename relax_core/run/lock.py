@@ -1,12 +1,17 @@
-"""One driver a run, on one machine.
+"""One driver a run.
 
-Guarantee: a second `relax train` on a run directory whose driver lives on this machine is refused with its process
-id; the lock of a driver that was killed holds nobody up. Drivers on other machines are kept apart by the trainer's
-epochs only.
+Guarantee: a second driver of a run whose driver lives, on this machine or another, is refused with its name and the way
+to take over; the claim of a driver that was killed holds nobody up for longer than its beats may be late. After a
+takeover the former driver is refused at its next stage, and by every trainer at its next call.
 """
 
+import contextlib
 import os
+import signal
 import socket
+import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -14,42 +19,136 @@ import psutil
 from data.errors import UserError
 from data.store import RunStore
 
-_FILE = "driver.json"
+CLAIM, BEAT = "driver.json", "driver-beat.json"
+
+BEAT_SECONDS = 5.0
+"""A driver tells in this interval that it lives."""
+
+LATE_SECONDS = 20.0
+"""How long a driver of another machine may be silent before it counts as dead; no clocks are compared for it."""
+
+_END_SECONDS = 15.0
+
+
+class Superseded(UserError):
+    """Another driver has taken this run over."""
 
 
 class DriverLock:
-    """The lock, taken on construction.
+    """The claim on a run, made on construction.
 
     Args:
         store: the run directory.
+        takeover: claim the run of a living driver as well; one of this machine is ended first.
+        say: receives one line for what is waited for.
 
     Raises:
-        UserError: another living process of this machine drives the run.
+        UserError: another living process drives the run.
     """
 
-    def __init__(self, store: RunStore) -> None:
+    def __init__(self, store: RunStore, takeover: bool = False, say: Callable[[str], None] = lambda text: None) -> None:
         self._store = store
-        self._own = {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()}
-        holder = store.read_json(_FILE)
-        if isinstance(holder, dict) and holder != self._own and _lives(holder, self._own["host"]):
-            raise UserError(
-                f"Process {holder['pid']} drives the run {store.url} already.",
-                f"Wait for it, or end it (`kill {holder['pid']}`) and start again: the run goes on.",
+        origin = {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()}
+        holder = store.read_json(CLAIM)
+        holder = holder if isinstance(holder, dict) else {}
+        same = origin.items() <= holder.items()
+        if "pid" in holder and not same and self._lives(holder, origin["host"], say):
+            if not takeover:
+                raise _refused(store, holder, origin["host"])
+            _end_local(holder, origin["host"], say)
+        self._own: dict[str, Any] = {**origin, "epoch": _epoch(holder) + 1}
+        store.write_json(CLAIM, self._own)
+        self._ended = threading.Event()
+        threading.Thread(target=self._beat, name="driver-beat", daemon=True).start()
+
+    @property
+    def epoch(self) -> int:
+        """How many drivers the run has had, this one counted."""
+        return int(self._own["epoch"])
+
+    def check(self) -> None:
+        """Call it before anything is begun.
+
+        Raises:
+            Superseded: the claim is another's.
+        """
+        holder = self._store.read_json(CLAIM)
+        if isinstance(holder, dict) and holder != self._own:
+            raise Superseded(
+                f"{_name(holder)} has taken over the run {self._store.url}; this process ends.",
+                "Nothing is lost: the other one goes on from the last finished stage.",
             )
-        store.write_json(_FILE, self._own)
 
     def release(self) -> None:
-        """Give it up, unless somebody else has it by now."""
-        if self._store.read_json(_FILE) == self._own:
-            self._store.delete(_FILE)
+        """Give it up, unless somebody else has it by now. Its number stays, so that no later claim has the same."""
+        self._ended.set()
+        if self._store.read_json(CLAIM) == self._own:
+            self._store.write_json(CLAIM, {"epoch": self.epoch})
 
+    def _beat(self) -> None:
+        count = 0
+        while not self._ended.is_set():
+            with contextlib.suppress(UserError):  # the run itself will say so if its folder is gone
+                if self._store.read_json(CLAIM) != self._own:
+                    return
+                self._store.write_json(BEAT, {"epoch": self.epoch, "count": count})
+            count += 1
+            self._ended.wait(BEAT_SECONDS)
 
-def _lives(holder: dict[str, Any], host: object) -> bool:
-    if holder.get("host") != host:
+    def _lives(self, holder: dict[str, Any], host: object, say: Callable[[str], None]) -> bool:
+        if holder.get("host") == host:
+            return _process(holder) is not None
+        before = self._store.read_json(BEAT)
+        if not isinstance(before, dict) or _epoch(before) != _epoch(holder):
+            before = None  # it may have begun just now
+        say(f"{_name(holder)} has driven this run: waiting up to {LATE_SECONDS:g} s for a sign of it")
+        until = time.monotonic() + LATE_SECONDS
+        while time.monotonic() < until:
+            time.sleep(min(1.0, LATE_SECONDS / 4))
+            now = self._store.read_json(BEAT)
+            if isinstance(now, dict) and _epoch(now) == _epoch(holder) and now != before:
+                return True
         return False
+
+
+def _refused(store: RunStore, holder: dict[str, Any], host: object) -> UserError:
+    end = f"end it (`kill {holder['pid']}`)" if holder.get("host") == host else "end it there"
+    return UserError(
+        f"{_name(holder, host)} drives the run {store.url} already.",
+        f"Wait for it, or {end} and start again, or add --takeover, which takes the run from it: the run goes on.",
+    )
+
+
+def _name(holder: dict[str, Any], host: object = None) -> str:
+    where = "" if holder.get("host") == host else f" on {holder.get('host')}"
+    return f"Process {holder.get('pid')}{where}"
+
+
+def _epoch(claim: dict[str, Any]) -> int:
+    number = claim.get("epoch")
+    return number if isinstance(number, int) else 0
+
+
+def _process(holder: dict[str, Any]) -> psutil.Process | None:
+    """The living process of a claim of this machine."""
     try:
         process = psutil.Process(int(holder["pid"]))
         alive = process.status() != psutil.STATUS_ZOMBIE
-        return alive and abs(process.create_time() - float(holder["created"])) < 1
-    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
-        return False
+        return process if alive and abs(process.create_time() - float(holder["created"])) < 1 else None
+    except (psutil.Error, KeyError, TypeError, ValueError):
+        return None
+
+
+def _end_local(holder: dict[str, Any], host: object, say: Callable[[str], None]) -> None:
+    """End a driver of this machine; one of another finds out by itself."""
+    process = _process(holder) if holder.get("host") == host else None
+    if process is None:
+        return
+    say(f"ending process {process.pid}, which drives this run")
+    with contextlib.suppress(psutil.Error):
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_END_SECONDS)
+        except psutil.TimeoutExpired:
+            process.kill()
+            process.wait(_END_SECONDS)

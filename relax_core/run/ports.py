@@ -11,6 +11,9 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from data.store import TableRef
+from relax_core.engines.spec import Device
+from relax_core.rewards.pools import CallPool
+from relax_core.tracking.events import EventLog
 
 
 class TrainerPort(Protocol):
@@ -48,9 +51,15 @@ class TrainerPort(Protocol):
     def export_hf(self, folder: str) -> None:
         """Write the weights as a Hugging Face folder."""
 
+    def offload(self) -> int:
+        """Give up device memory; whatever needs the weights takes it again. Bytes, 0 where it was given up before."""
+
+    def onload(self) -> int:
+        """Take the device memory again; bytes, 0 where it was there."""
+
 
 class EnginesPort(Protocol):
-    """The rollout engines."""
+    """The rollout engines, or the judge's."""
 
     @property
     def urls(self) -> list[str]:
@@ -62,9 +71,25 @@ class EnginesPort(Protocol):
     def check(self) -> None:
         """Raise ``UserError`` naming an engine that is not alive, with the end of its log."""
 
+    def stale(self, label: str) -> bool:
+        """Whether an engine has other weights than those called ``label``."""
+
+    def release(self, parts: Sequence[str]) -> None:
+        """Give up parts of the device memory: ``weights``, which are gone then, ``kv_cache``; as far as held."""
+
+    def resume(self, parts: Sequence[str]) -> None:
+        """Take parts of the device memory, as far as they were given up."""
+
 
 class Backend(Protocol):
     """Starts or finds the engines."""
+
+    timeline: EventLog
+    """Told of what is started or found."""
+
+    @property
+    def device(self) -> Device:
+        """What the actors compute on."""
 
     def ensure(self, critic: bool = False) -> tuple[TrainerPort, EnginesPort]:
         """Live trainer and engines; what is missing or dead is started anew, all at a time.
@@ -84,6 +109,9 @@ class Backend(Protocol):
 
     def ensure_genrm(self) -> EnginesPort:
         """Live engines of the judge (--genrm-model-path); those that live already are found."""
+
+    def reward_pool(self, workers: int, seconds: float, variables: Mapping[str, str]) -> CallPool:
+        """Processes for rewards, see ``StartPool``: below actors as soon as this process has looked for engines."""
 
     def release(self) -> None:
         """End the run's engines, also standing ones: a finished run needs none."""

@@ -15,6 +15,7 @@ from data.errors import UserError
 from data.store import RunStore, TableRef
 from relax_core.run.ports import TrainerPort
 from relax_core.run.records import StageRecords
+from relax_core.tracking.events import NO_EVENTS, EventLog
 from relax_core.training.checkpoint_index import complete_iterations
 
 log = logging.getLogger(__name__)
@@ -117,12 +118,19 @@ class History:
 
 
 def bring_trainer_to(
-    version: int, trainer: TrainerPort, history: History, say: Callable[[str], None] = log.warning
+    version: int,
+    trainer: TrainerPort,
+    history: History,
+    say: Callable[[str], None] = log.warning,
+    events: EventLog = NO_EVENTS,
+    prepare: Callable[[], object] = lambda: None,
 ) -> list[int]:
     """Make the trainer's version ``version``.
 
     Args:
         say: receives one line for what is done and why.
+        events: the run's timeline.
+        prepare: called before the trainer has something to do.
 
     Returns:
         The steps that were trained again.
@@ -135,6 +143,8 @@ def bring_trainer_to(
     at = int(status["version"])
     if not status["dirty"] and at == version and status["weights_id"] in (wanted, None if version == 0 else wanted):
         return []
+    prepare()
+    cause = f"it was at version {at}{' after a failed update' if status['dirty'] else ''}, the run is at {version}"
     usable = not status["dirty"] and at < version and status["weights_id"] == history.weights_id(at)
     newest = history.newest_checkpoint(version)
     if usable and (newest is None or newest + 1 <= at):
@@ -142,6 +152,7 @@ def bring_trainer_to(
     elif newest is not None:
         say(f"{history.name} is at version {at}, the run at {version}: loading the checkpoint of step {newest}")
         trainer.load(history.checkpoints, newest)
+        events.add("rewind", who=history.name, cause=cause, version=newest + 1, wanted=version, checkpoint=newest)
         at = newest + 1
     else:
         if at != 0 or status["dirty"]:
@@ -151,12 +162,16 @@ def bring_trainer_to(
                 f"{history.name} is new, the run is at version {version}, and there is no checkpoint: from the first"
                 " weights"
             )
+            events.add(
+                "rewind", who=history.name, cause=f"{cause}, and there is no checkpoint", version=0, wanted=version
+            )
         at = 0
     redone = list(range(at, version))
     what = "training" if history.stage == "train" else f"training the {history.name}"
     for step in redone:
         say(f"{what} again on the stored batch of step {step} (nothing is generated)")
         train_recorded(step, trainer, history)
+        events.add("retrained", step, history.name, version=step + 1)
     return redone
 
 

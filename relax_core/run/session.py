@@ -22,15 +22,21 @@ from relax_core.config.derived import ACTOR_FOLDER, CRITIC_FOLDER, epoch_steps, 
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections.data import DataSection
 from relax_core.engines.judge import has_judge
+from relax_core.rewards.choice import training_choice
+from relax_core.rewards.judge.rows import check_judged
 from relax_core.rewards.pools import Pools
+from relax_core.rewards.stream import RewardStream, TableOf
 from relax_core.rollout.hooks import prompt_converter
 from relax_core.run.clock import StepClock
 from relax_core.run.lock import DriverLock
+from relax_core.run.ownership import claim
 from relax_core.run.ports import Backend, EnginesPort, TrainerPort
 from relax_core.run.records import StageRecords, fingerprint
 from relax_core.run.recovery import History
 from relax_core.run.start import critic_start_id, pin_load, start_id
+from relax_core.tracking.events import EventLog
 from relax_core.tracking.tensorboard import TensorBoard, open_board
+from relax_core.training.roles import Role
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +84,7 @@ class RunSession:
         self.id = run_id(config.run.run_dir)
         self.records = StageRecords(self.store)
         self.store.check_writable()
-        self._lock = DriverLock(self.store)
+        self._lock = DriverLock(self.store, self.config.run.takeover, progress.note)
         if training:
             self._keep_configuration(sources)
         self.config = pin_load(self.config, self.store, keep=training)
@@ -91,10 +97,13 @@ class RunSession:
         self.redone: list[int] = []
         self._next_step: int | None = None
         self.clock = StepClock()
+        self.events = EventLog(self.store if training else None)
+        self.reward_stream: RewardStream | None = None
         self._training = training
         self._trainer: TrainerPort | None = None
         self._critic: TrainerPort | None = None
         self._engines: EnginesPort | None = None
+        self._judge: EnginesPort | None = None
 
     def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
         started = self.store.exists("steps") and self.store.exists("config.yaml")
@@ -105,7 +114,8 @@ class RunSession:
         if started:
             old = self.store.read_bytes("config.yaml")
             run_file.refuse_other_configuration(run_file.load(old.decode(errors="replace"))[0], self.config)
-        self.store.write_bytes("config.yaml", run_file.dump(self.config, sources).encode())
+        text = run_file.dump(self.config, sources).encode()
+        self.store.write_bytes("config.yaml", text, private=run_file.holds_secrets(self.config))
 
     # Prompts
 
@@ -153,7 +163,7 @@ class RunSession:
     def check_prompts(self) -> None:
         """Read all prompts now, so that a bad row is an error before an engine starts."""
         if self.mode != "train":
-            _ = self.prompts, self.evaluation_sets
+            check_judged(self.config, self.prompts, self.evaluation_sets)
 
     def evaluates_before(self, step: int) -> bool:
         """Whether the weights before ``step`` are scored: the first ones, unless that is switched off."""
@@ -191,14 +201,25 @@ class RunSession:
             self._next_step = self._find_next_step()
         return self._next_step
 
+    def check_driver(self) -> None:
+        """Call it before a stage begins or is recorded.
+
+        Raises:
+            Superseded: another driver has taken the run over.
+        """
+        self._lock.check()
+
     def committed(self, step: int) -> None:
         """The manifest of ``step`` is written."""
         self._next_step = step + 1
 
     def _find_next_step(self) -> int:
+        if self._training and self.mode != "rollout":
+            for history in self.histories:
+                claim("--critic-save" if history.name == "critic" else "--save", history)
         newest = {history.name: history.newest_finished() for history in self.histories}
         covered = min(newest.values())  # by a checkpoint of each model: one that is behind needs the stored batches
-        last = self.store.last_complete_step(first=covered + 1)
+        last = self.store.last_complete_step(first=covered + 1, say=self._set_aside)
         done = covered if last is None else last
         if done < max(newest.values()):
             behind, ahead = sorted(newest, key=lambda name: newest[name])
@@ -209,6 +230,10 @@ class RunSession:
                 f"Restore steps/{done + 1:06d}, or the checkpoints of the {behind}, or start a new run directory.",
             )
         return done + 1
+
+    def _set_aside(self, step: int, text: str) -> None:
+        log.warning(text)
+        self.events.add("set_aside", step, who="step", cause=text)
 
     def cursor(self, step: int) -> Cursor:
         """Where the prompts of ``step`` begin."""
@@ -282,7 +307,27 @@ class RunSession:
     @cached_property
     def reward_pools(self) -> Pools:
         """Processes of reward functions, kept for all steps."""
-        return Pools(self.config)
+        return Pools(self.config, self.backend.reward_pool)
+
+    def stream_rewards(self, step: int, table: TableOf) -> Callable[[Any], None] | None:
+        """Who takes finished samples of a step, to score them while others are generated; None where the step has
+        scores, which may be those of the same samples. The stream of an earlier step ends.
+
+        Args:
+            table: see ``RewardStream``.
+        """
+        self.end_stream()
+        if self.records.last(step, "reward") is not None:
+            return None
+        choice = training_choice(self.config)
+        self.reward_stream = RewardStream(choice, self.config, self.reward_pools, self.services(), table)
+        return self.reward_stream.add
+
+    def end_stream(self) -> None:
+        """End the stream, if there is one, with what it has under way."""
+        if self.reward_stream is not None:
+            self.reward_stream.close()
+            self.reward_stream = None
 
     # Engines
 
@@ -305,19 +350,44 @@ class RunSession:
 
     def services(self) -> dict[str, list[str]]:
         """Addresses of what rewards may ask: ``genrm``, the judge's live engines, started where they are missing."""
-        return {"genrm": list(self.backend.ensure_genrm().urls)} if has_judge(self.config) else {}
+        self._judge = self.backend.ensure_genrm() if has_judge(self.config) else None
+        return {} if self._judge is None else {"genrm": list(self._judge.urls)}
 
     @property
     def backend(self) -> Backend:
         """Where engines come from; made when first needed."""
         if self._backend is None:
             self._backend = self._make_backend(self.config, self.id)
+            self._backend.timeline = self.events
         return self._backend
 
     @property
     def engines_known(self) -> bool:
         """Whether this process has found its engines before."""
         return self._trainer is not None or self._engines is not None
+
+    @property
+    def known_trainers(self) -> dict[Role, TrainerPort]:
+        """The models' trainers that this process has found."""
+        found: dict[Role, TrainerPort | None] = {"actor": self._trainer, "critic": self._critic}
+        return {role: trainer for role, trainer in found.items() if trainer is not None}
+
+    @property
+    def known_engines(self) -> EnginesPort | None:
+        """The rollout engines, if this process has found them."""
+        return self._engines
+
+    @property
+    def known_judge(self) -> EnginesPort | None:
+        """The judge's engines, if this process has found them."""
+        return self._judge
+
+    @property
+    def judge(self) -> EnginesPort | None:
+        """The judge's engines, started where they are missing; None in a run without a judge."""
+        if self._judge is None:
+            self.services()
+        return self._judge
 
     @property
     def trainer(self) -> TrainerPort:
@@ -347,6 +417,7 @@ class RunSession:
         """End what this process owns, and let another driver in."""
         if self.__dict__.get("board") is not None:
             self.__dict__["board"].close()
+        self.end_stream()
         if "reward_pools" in self.__dict__:
             self.reward_pools.close()
         if self._backend is not None:

@@ -19,6 +19,7 @@ from data.errors import UserError
 from data.ragged import Ragged
 from relax_core.algorithms.metrics import length_stats, pass_at_k, repetition_frac, zero_spread_groups
 from relax_core.config.sections import RelaxConfig
+from relax_core.rewards.outcome import KINDS
 
 log = logging.getLogger(__name__)
 _told: set[str] = set()
@@ -60,7 +61,7 @@ def step_metrics(rollout: pa.Table, reward: pa.Table) -> dict[str, float]:
         ``truncated_ratio``, ``aborted_ratio``, ``failed_ratio``, ``repetition_frac``, ``prefix_cache_hit_rate``,
         ``zero_std/{count,fraction}`` and ``zero_std/count_<reward>`` (groups without spread), ``pass@k``,
         ``reward_component/<name>`` (mean), ``samples/{total,scored}``; samples by what became of their reward,
-        ``reward_outcome/{scored,no_score,failed}``, and those whose reward was not found as said,
+        ``reward_outcome/{scored,no_score,nan,failed}``, and those whose reward was not found as said,
         ``reward_router/<reason>``.
 
     Raises:
@@ -188,7 +189,7 @@ def _reward_counts(reward: pa.Table) -> dict[str, float]:
     )
     counts: dict[str, float] = {}
     if outcomes.keys() - {None}:
-        counts = {f"reward_outcome/{kind}": float(outcomes[kind]) for kind in ("scored", "no_score", "failed")}
+        counts = {f"reward_outcome/{kind}": float(outcomes[kind]) for kind in KINDS}
     named = sorted((reason, count) for reason, count in reasons.items() if reason is not None)
     return counts | {f"reward_router/{reason}": float(count) for reason, count in named}
 

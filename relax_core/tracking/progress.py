@@ -109,13 +109,13 @@ class Progress:
         seconds_by_stage: Mapping[str, float],
         wall_seconds: float | None = None,
     ) -> None:
-        """The line of a finished step: reward, response length, loss, distance to a teacher, tokens/s, seconds of each
-        stage.
+        """The line of a finished step: reward, response length, loss, distance to a teacher, what a critic says,
+        tokens/s, seconds of each stage.
 
         Args:
             step: 0-based.
-            metrics: ``reward/mean``, ``response_len/mean``, ``loss``, ``opd_reverse_kl``, ``tokens/response``; what is
-                missing is left out.
+            metrics: ``reward/mean``, ``response_len/mean``, ``loss``, ``opd_reverse_kl``, ``critic/value_loss``,
+                ``critic/explained_variance``, ``tokens/response``; what is missing is left out.
             seconds_by_stage: seconds of each stage, in order; what took less than 0.05 s is not shown.
             wall_seconds: of the whole step; by default the sum of the stages.
         """
@@ -129,6 +129,8 @@ class Progress:
             ("length", "response_len/mean", ".1f"),
             ("loss", "loss", ".4g"),
             ("KL to the teacher", "opd_reverse_kl", ".4g"),
+            ("value loss", "critic/value_loss", ".4g"),
+            ("explained variance", "critic/explained_variance", ".2f"),
         )
         parts += [f"{label} {metrics[key]:{form}}" for label, key, form in shown if key in metrics]
         if metrics.get("samples/scored") == 0:

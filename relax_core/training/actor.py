@@ -13,7 +13,7 @@ import os
 import socket
 import threading
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,7 @@ import ray
 from data.errors import UserError
 from data.store import TableRef
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
+from relax_core.cluster.placement import Place
 from relax_core.config.derived import trainer_world_size
 from relax_core.config.options import OPTIONS, Option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
@@ -33,6 +34,7 @@ NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 _ALSO_READ = (
     "advantage_estimator",
+    "colocate",
     "n_samples_per_prompt",
     "opd_type",
     "resource",
@@ -58,6 +60,7 @@ class TrainerActor:
         device: ``cpu`` or ``cuda``.
         variables: those of the run that its process was started with.
         role: which of the run's models it trains.
+        devices: of all ranks, where they share them with others.
     """
 
     def __init__(
@@ -68,8 +71,9 @@ class TrainerActor:
         device: str,
         variables: Mapping[str, str] = NO_VARIABLES,
         role: Role = "actor",
+        devices: Sequence[str] = (),
     ) -> None:
-        self._variables, self._role = dict(variables), role
+        self._variables, self._role, self._devices = dict(variables), role, devices
         self._config, self._rank, self._world_size, self._device = config, rank, world_size, device
         self._trainer: Any = None
         self._peers: list[Any] = []
@@ -99,7 +103,7 @@ class TrainerActor:
     def fits(self, options: dict[str, Any]) -> bool:
         """Whether the group is sound and was made with these options."""
         sound = self._trainer is not None and not self._broken
-        return sound and trainer_options(self._config, self._variables, self._role) == options
+        return sound and trainer_options(self._config, self._variables, self._role, self._devices) == options
 
     def local(self, method: str, *args: Any) -> Any:
         """Run a method of this rank's trainer; called by rank 0."""
@@ -163,6 +167,14 @@ class TrainerActor:
         """See ``Trainer.export_hf``."""
         self._lead(epoch, "export_hf", folder)
 
+    def offload(self, epoch: int) -> int:
+        """See ``Trainer.offload``; the bytes of rank 0."""
+        return int(self._lead(epoch, "offload"))
+
+    def onload(self, epoch: int) -> int:
+        """See ``Trainer.onload``; the bytes of rank 0."""
+        return int(self._lead(epoch, "onload"))
+
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _require(self, epoch: int) -> None:
@@ -211,13 +223,16 @@ class TrainerActor:
 
 
 def trainer_options(
-    config: RelaxConfig, variables: Mapping[str, str] = NO_VARIABLES, role: Role = "actor"
+    config: RelaxConfig,
+    variables: Mapping[str, str] = NO_VARIABLES,
+    role: Role = "actor",
+    devices: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The options that a role's trainer is made with: with other ones it has to be made anew."""
     names = [name for name, option in OPTIONS.items() if _makes(option, role)]
     options = {name: get_option(config, name) for name in (*names, *_ALSO_READ)}
     options |= passed_values(config, "megatron")
-    return {**json_values(options), "variables": dict(variables), "role": role}
+    return {**json_values(options), "variables": dict(variables), "role": role, "devices": list(devices)}
 
 
 def _makes(option: Option, role: Role) -> bool:
@@ -236,6 +251,8 @@ def start_trainer(
     timeout: float = 600.0,
     variables: Mapping[str, str] = NO_VARIABLES,
     role: Role = "actor",
+    places: Sequence[Place] = (),
+    prepare: Callable[[], object] = lambda: None,
 ) -> Any:
     """Find the trainer or start it: actors ``<name>-rank-<r>``, joined and at version 0.
 
@@ -245,6 +262,8 @@ def start_trainer(
         timeout: seconds that the start may take.
         variables: environment variables of every rank; what a rank cannot do without wins over them.
         role: which of the run's models it trains; it has the ranks of that role.
+        places: of its ranks, where they share devices with others; else Ray gives each a device of its own.
+        prepare: called before it is started, not where it is found.
 
     Returns:
         The handle of rank 0.
@@ -254,7 +273,8 @@ def start_trainer(
     """
     world, what = trainer_world_size(config, role), NAMES[role]
     names = [f"{name}-rank-{rank}" for rank in range(world)]
-    options = trainer_options(config, variables, role)
+    devices = tuple(place.devices for place in places)
+    options = trainer_options(config, variables, role, devices)
     handles = [find(actor, namespace) for actor in names]
     leader = handles[0]
     if leader is not None and all(handle is not None for handle in handles):
@@ -264,18 +284,21 @@ def start_trainer(
         except UserError:
             pass  # it died, or hangs
     _end(name, namespace)
+    prepare()
     one_node = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
     env = trainer_environment(config, one_node, variables, role)
 
     def start(rank: int) -> Any:
+        place = places[rank] if places else None
         handle, _ = get_or_start(
             TrainerActor,
             names[rank],
             namespace=namespace,
-            args=(config, rank, world, device, dict(variables), role),
-            env=env,
-            num_gpus=1 if device == "cuda" else 0,
+            args=(config, rank, world, device, dict(variables), role, devices),
+            env={**env, **place.environment} if place else env,
+            num_gpus=1 if device == "cuda" and not place else 0,
             timeout=timeout,
+            options=place.options if place else None,
         )
         return handle
 

@@ -93,6 +93,7 @@ class Checkpointer:
             "reference": reference is not None,
             "separate_layers": self._content.separate_layers,
             "layout": self._layout.shape(),
+            "shape": unwrap(self._model).shape.to_json(),
             **state,
         }
         kept = together(lambda: self._prepare(store, iteration, content), leader_only=True)

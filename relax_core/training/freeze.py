@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from data.errors import UserError
-from relax_core.config.problems import nearest
+from data.nearest import nearest
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.distributed import gather_objects
 from relax_core.training.model import PolicyModel

@@ -6,7 +6,8 @@ never passes. Needs neither torch nor transformers, so a run can be checked befo
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -124,6 +125,20 @@ class ModelShape:
         if shape.head_dim % 2:
             raise UserError(f"{where}: head_dim={shape.head_dim} is odd, and rotary positions need pairs.")
         return shape
+
+    def to_json(self) -> dict[str, Any]:
+        """As a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, obj: Mapping[str, Any]) -> "ModelShape":
+        """From ``to_json()``'s object.
+
+        Raises:
+            TypeError: it is that of another version.
+        """
+        scaling = obj.get("rope_scaling")
+        return cls(**{**obj, "rope_scaling": None if scaling is None else Llama3Scaling(**scaling)})
 
     def differences(self, other: "ModelShape") -> list[str]:
         """What makes the other one another model: fields that differ, but for the length that samples may have."""

@@ -32,6 +32,7 @@ from relax_core.training.errors import VersionMismatch
 from relax_core.training.hooks import loss_functions
 from relax_core.training.loss import Scores
 from relax_core.training.matmul_cpu import use_fastest_matmul
+from relax_core.training.offload import Offload, gradient_tensors, state_tensors
 from relax_core.training.optimizer import follow_options
 from relax_core.training.push import push
 from relax_core.training.reference import WeightCopy
@@ -77,6 +78,7 @@ class Trainer:
         self._gate = VersionGate()
         self._layout: Layout | None = None
         self._built: Parts | None = None
+        self._offload = Offload(self.device)
         self._busy: str | None = None
         self._checkpoint: str | None = None
         self._unfinished: str | None = None
@@ -95,9 +97,10 @@ class Trainer:
         Raises:
             UserError: a model folder or checkpoint that is not there, damaged or of another shape.
         """
-        with self._doing("initialise"):
+        with self._doing("initialise", resident=False):
             self._finish_save()
             self._built = None  # before the new ones: two models may not fit
+            self._offload = Offload(self.device)
             seed_all(self.config.optimizer.seed)
             self._built = build_parts(self.config, self.layout, self.device, self.role)
             self._checkpoint = None
@@ -131,6 +134,7 @@ class Trainer:
             "weights_id": last.weights_id if last else None,
             "busy_with": self._busy,
             "dirty": bool(self._gate.dirty) or self._built is None,
+            "offloaded": self._offload.away,
             "pid": os.getpid(),
             "world_size": self.world_size,
             "checkpoint": self._checkpoint,
@@ -320,7 +324,7 @@ class Trainer:
 
     def finish_save(self) -> dict[str, Any]:
         """Wait for the checkpoint that is being written; ``bytes`` of it, nothing when there is none."""
-        with self._doing("finish_save"):
+        with self._doing("finish_save", resident=False):
             size = self._finish_save()
             return {} if size is None else {"bytes": size}
 
@@ -360,9 +364,9 @@ class Trainer:
         Raises:
             VersionMismatch, DirtyTrainer: the weights are not those of ``version``; nothing was sent.
         """
-        with self._doing("push_weights"):
+        with self._doing("push_weights", resident=False):  # no engine may want them
             self._gate.require(version, weights_id)
-            return push(self.config, self.model, weight_label(version, weights_id), urls)
+            return push(self.config, self._resident_model, weight_label(version, weights_id), urls)
 
     def export_hf(self, folder: str) -> None:
         """Write the weights as a Hugging Face folder. Collective."""
@@ -370,10 +374,42 @@ class Trainer:
             self._gate.require_clean()
             save_hf(self.model, str(self.config.checkpoint.hf_checkpoint), folder)
 
+    # -- the device's memory -------------------------------------------------------------------------------------
+
+    def offload(self) -> int:
+        """Leave the device to others: all that lasts between two updates goes to host memory, gradients are dropped.
+
+        Whatever needs the weights afterwards brings them back itself. A repeated call does nothing.
+
+        Returns:
+            Bytes that were freed on this rank.
+        """
+        with self._doing("offload", resident=False):
+            if self._built is None:
+                return 0
+            model, optimizer = self._built.model, self._built.optimizer
+            return self._offload.leave(state_tensors(model, optimizer), gradient_tensors(model))
+
+    def onload(self) -> int:
+        """Take the device's memory again, now rather than in the next call that needs it; bytes of this rank."""
+        with self._doing("onload", resident=False):
+            return self._offload.come_back()
+
+    def _resident_model(self) -> torch.nn.Module:
+        self._offload.come_back()
+        return self.model
+
     @contextmanager
-    def _doing(self, what: str) -> Iterator[None]:
+    def _doing(self, what: str, resident: bool = True) -> Iterator[None]:
+        """Round a call.
+
+        Args:
+            resident: it needs the weights on the device.
+        """
         self._busy = what
         try:
+            if resident:
+                self._offload.come_back()
             yield
         finally:
             self._busy = None

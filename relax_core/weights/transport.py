@@ -80,7 +80,13 @@ def stale_engines(urls: Sequence[str], version: int | str) -> list[str]:
 
 
 def push_weights(
-    tensors: NamedTensors, urls: Sequence[str], version: int | str, bucket_bytes: int, tp_size: int = 1
+    tensors: NamedTensors,
+    urls: Sequence[str],
+    version: int | str,
+    bucket_bytes: int,
+    tp_size: int = 1,
+    *,
+    elsewhere: bool = False,
 ) -> PushReport:
     """Bring the engines to ``version``.
 
@@ -91,6 +97,7 @@ def push_weights(
         version: policy version, or its label (``relax_core.weights.label``).
         bucket_bytes: size of a bucket (``--update-weight-buffer-size``); a larger tensor has a bucket of its own.
         tp_size: tensor-parallel size of the engines.
+        elsewhere: engines may be on other devices than the tensors.
 
     Raises:
         EngineUnavailable, EngineRefused: an engine failed; it reports no numeric version then.
@@ -103,7 +110,7 @@ def push_weights(
     if stale:
         with _engines(stale) as engines:
             _each(engines, lambda engine: _suspend(engine, f"updating-{version}"))
-            total, count, seconds = _load(tensors, engines, bucket_bytes, tp_size)
+            total, count, seconds = _load(tensors, engines, bucket_bytes, tp_size, elsewhere)
             # The version comes last: an engine that has it is ready, and is left alone for ever.
             _each(engines, EngineControl.resume)
             _each(engines, lambda engine: engine.set_weight_version(str(version)))
@@ -112,7 +119,12 @@ def push_weights(
 
 
 def check_equal(
-    tensors: NamedTensors, urls: Sequence[str], bucket_bytes: int = 512 * 1024**2, tp_size: int = 1
+    tensors: NamedTensors,
+    urls: Sequence[str],
+    bucket_bytes: int = 512 * 1024**2,
+    tp_size: int = 1,
+    *,
+    elsewhere: bool = False,
 ) -> None:
     """Prove that the engines hold exactly these tensors (``--check-weight-update-equal``).
 
@@ -124,7 +136,7 @@ def check_equal(
 
     Args:
         tensors: what was pushed.
-        urls, bucket_bytes, tp_size: as for ``push_weights``.
+        urls, bucket_bytes, tp_size, elsewhere: as for ``push_weights``.
 
     Raises:
         EngineUnavailable: the engine's comparison does not work; its weights are random then, its version ``checking``.
@@ -139,7 +151,7 @@ def check_equal(
         for engine, problem in zip(engines, _each(engines, _compare), strict=True):
             if not problem:  # random numbers passed as the weights
                 raise EngineUnavailable(f"{engine.name} cannot compare weights: its check finds no difference at all.")
-        _load(tensors, engines, bucket_bytes, tp_size)
+        _load(tensors, engines, bucket_bytes, tp_size, elsewhere)
         problems = _each(engines, _compare)
         if not any(problems):
             _each(engines, EngineControl.resume)  # before the version, as in a push
@@ -172,7 +184,7 @@ def buckets(tensors: NamedTensors, bucket_bytes: int) -> Iterator[list[tuple[str
 
 
 def _load(
-    tensors: NamedTensors, engines: list[EngineControl], bucket_bytes: int, tp_size: int
+    tensors: NamedTensors, engines: list[EngineControl], bucket_bytes: int, tp_size: int, elsewhere: bool
 ) -> tuple[int, int, list[float]]:
     """Send all tensors to all engines, in the brackets that this SGLang wants: bytes, buckets, seconds an engine."""
     total = count = 0
@@ -191,7 +203,7 @@ def _load(
             del buffer  # first: two buckets at once might not fit
             # A little larger than this bucket, as the next ones are about as large: one buffer serves nearly all.
             buffer = _shared_buffer(max(width, min(limit, width + width // 8)), device)
-        load_format, bucket = _fill(buffer, group, tp_size)
+        load_format, bucket = _fill(buffer, group, flat=tp_size == 1 and not elsewhere)
         spent = _each(engines, functools.partial(_send, bucket=bucket, load_format=load_format, ranks=tp_size))
         seconds = [a + b for a, b in zip(seconds, spent, strict=True)]
         total += sum(tensor.nbytes for _, tensor in group)
@@ -226,7 +238,7 @@ def _compare(engine: EngineControl) -> str:
     return ""
 
 
-def _fill(buffer: torch.Tensor, group: list[tuple[str, torch.Tensor]], tp_size: int) -> tuple[str | None, Any]:
+def _fill(buffer: torch.Tensor, group: list[tuple[str, torch.Tensor]], flat: bool) -> tuple[str | None, Any]:
     """Copy a bucket into the buffer: the load format and the object that SGLang shall load."""
     views: list[tuple[str, torch.Tensor]] = []
     entries: list[SimpleNamespace] = []
@@ -244,7 +256,7 @@ def _fill(buffer: torch.Tensor, group: list[tuple[str, torch.Tensor]], tp_size: 
         offset += _aligned(tensor.nbytes)
     if buffer.is_cuda:
         torch.cuda.synchronize(buffer.device)  # the engine reads on another stream
-    if tp_size == 1:
+    if flat:
         return "flattened_bucket", {"flattened_tensor": buffer, "metadata": entries}
     return None, views  # ranks on other devices: SGLang moves named tensors to each, a flattened bucket it does not
 

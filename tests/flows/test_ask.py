@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from configs import model_folder
 
 from data.errors import UserError
 from flows.cli.main import main
+from relax_core.algorithms.recipes import RECIPES
 from relax_core.config import prepare
 from relax_core.config.options import OPTIONS, SECTIONS, BadValueError, all_options
 from relax_core.config.parser import read_config
@@ -401,3 +403,20 @@ def test_an_evaluation_is_checked_with_the_options_of_its_run(
     assert doctor("evaluate", "--run-dir", "run") == 0
     assert doctor("evaluate", "--run-dir", "run", "--top-k", "x") == 2
     assert "--top-k: no such option." in capsys.readouterr().out
+
+
+def test_the_rules_of_an_option_say_what_stands_for_a_value(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--resource", "--use-kl-loss"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--resource <value>: gives no devices to the role <role>." in text
+    assert "..." not in text
+    assert "{" not in text.partition("Rules that read it")[2].partition("section")[0]
+
+
+def test_recipes_name_no_option_that_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    refused = {option.flag for option in OPTIONS.values() if option.unwired == "refuse"}
+    told = ""
+    for recipe in RECIPES:
+        assert main(["algorithms", recipe.name]) == 0
+        told += capsys.readouterr().out
+    assert not refused & set(re.findall(r"--[a-z][a-z0-9-]+", told))

@@ -135,6 +135,26 @@ def test_a_server_that_moved_is_asked_anew_in_an_unfinished_step(
     assert backend.engine.generate_calls == 12
 
 
+def test_another_model_behind_the_same_address_is_told_and_scores_what_is_unfinished(
+    tmp_path: Path, tiny_model: Path, sums: Path, server: Server, monkeypatch: Any, capsys: Any
+) -> None:
+    settings, backend = config(tmp_path / "run", tiny_model, sums, **served(server), num_rollout=2), FakeBackend()
+    for place, model in enumerate(("teacher", "teacher", "better", "better")):
+        server.serves, before = model, len(server.asked)
+        if place < 3:
+            Stopper(monkeypatch, 1, "advantage")
+            with pytest.raises(Killed):
+                train(settings, backend)
+            monkeypatch.undo()
+        else:
+            train(settings, backend)
+        asked = [body for body in server.asked[before:] if body.get("logprob_start_len", 0) > 0]
+        assert len(asked) == (12, 0, 6, 0)[place]  # both steps, then what is unfinished, where the model is another one
+        told = f"serves {model} now, and teacher before" in capsys.readouterr().out
+        assert told == (place == 2)
+    assert backend.engine.generate_calls == 12
+
+
 CARRYING = """
 from relax_core.rollout.custom import engine
 

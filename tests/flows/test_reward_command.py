@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from effect_probes import reward_table, rollout_table
+from transformers import AutoTokenizer
 
 from data.store import RunStore
 from flows.cli.main import main
@@ -63,7 +64,7 @@ def test_a_function_of_ones_own_gets_all_of_the_case(tmp_path: Path, capsys: pyt
     found = shown(capsys, *words, *more, "--response", "x")
     assert (found["score"], found["decision"], found["reward"]) == (3, "custom", f"{path}:reward")
     assert found["components"] == {"length": 7, "cut": 1, "asked": "q"}
-    assert "failed on sample sample: KeyError" in told(capsys, *words, "--response", "fail", code=2)
+    assert "failed on sample 1: KeyError" in told(capsys, *words, "--response", "fail", code=2)
     late = shown(capsys, *words, "--response", "hang", "--reward-timeout", "0.5", code=1)
     assert (late["outcome"], late["score"], late["error"]) == ("failed", None, "it took longer than 0.5 s")
 
@@ -86,14 +87,48 @@ def test_the_response_may_come_from_standard_input() -> None:
         (["--response", "x", "--label", "a", "--label-json", "1"], "both given"),
         (["--response", "x", "--step", "1"], "--step does not go with a single case"),
         (["--run", "r", "--response", "x"], "--response does not go with --run"),
-        (["--run", "no-such-run"], "has no finished step"),
-        (["--run", "no-such-run", "--step", "3"], "has no rollout of step 3"),
+        (["--run", "no-such-run"], "There is no run in no-such-run: it has no folder steps."),
+        (["--run", "no-such-run", "--step", "3"], "There is no run in no-such-run"),
+        (["--rm-type", "math", "--response", "5"], "Sample 1 has no label to compare with. Give --label TEXT"),
+        (["--rm-type", "gsm8k", "--response", "5"], "Sample 1 has no label to compare with. Give --label TEXT"),
+        (["--rm-type", "judge", "--response", "5"], "This command starts none: start a server of SGLang and name it"),
+        (
+            ["--rm-type", "mix", "--reward-mix", '{"length": {"target": 5, "width": 2}}', "--response", "ab"],
+            "its reward needs it. Give --response-length N, or --hf-checkpoint, whose tokenizer counts.",
+        ),
     ],
 )
 def test_a_mistake_is_one_paragraph(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = told(capsys, *words, code=2)
     assert message in text
     assert len(text.splitlines()) == 1
+
+
+def test_a_score_of_nan_is_null_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def reward(sample):\n    return float('nan')\n")
+    words = ["--custom-rm-path", f"{path}:reward", "--response", "x"]
+    text = told(capsys, *words, "--json", code=1)
+    assert "NaN," not in text  # which is no JSON
+    found = json.loads(text)
+    assert (found["score"], found["raw"], found["outcome"]) == (None, None, "nan")
+    assert found["error"] == "the reward returned NaN"
+    assert told(capsys, *words, code=1).startswith("score      NaN\n")
+
+
+def test_the_length_is_counted_by_the_tokenizer_of_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], tiny_model: Path
+) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def reward(sample):\n    return sample.response_length\n")
+    words = ["--custom-rm-path", f"{path}:reward", "--response", "one two three"]
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    count = len(tokenizer("one two three", add_special_tokens=False)["input_ids"])
+    found = shown(capsys, *words, "--hf-checkpoint", str(tiny_model))
+    assert (found["score"], found["response_length"]) == (count, count)
+    assert shown(capsys, *words, "--hf-checkpoint", str(tiny_model), "--response-length", "9")["score"] == 9
+    assert shown(capsys, *words)["response_length"] is None
+    assert "length     the function got 0 tokens, as the length is not known." in told(capsys, *words)
 
 
 def test_every_built_in_is_listed_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from fakes import FakeBackend, Killed, Stopper
 
 from data.store import RunStore
 from relax_core.config import RelaxConfig
+from relax_core.tracking.events import read_events
 
 pytestmark = pytest.mark.usefixtures("prefect_server")
 STEPS = 4
@@ -70,6 +71,17 @@ def test_an_uninterrupted_run_leaves_every_artefact(reference: Any) -> None:
     assert len(lines) == STEPS
 
 
+def test_the_timeline_of_an_uninterrupted_run_tells_every_stage_once(reference: Any) -> None:
+    _, store = reference
+    stages = ["generate", "reward", "advantage", "train"]
+    told = [(event["kind"], event["who"]) for event in read_events(store, step=0) if event["kind"] != "weight_sync"]
+    both = [(f"stage_{kind}", name) for name in ["evaluate_before", *stages] for kind in ("started", "finished")]
+    assert told == [*both, ("step_committed", "driver")]
+    of_run = [event["kind"] for event in read_events(store) if event["step"] is None]
+    assert of_run == ["driver_started", "driver_ended"]
+    assert store.read_table("events.parquet").num_rows == len(read_events(store))
+
+
 STAGES = [
     "ensure_engines",
     "generate",
@@ -124,6 +136,13 @@ def test_killed_before_or_after_any_stage_the_run_ends_the_same(
     backend.lose_all()
     assert not plan
     run_to_end(settings, backend)
+    timeline = read_events(RunStore(str(tmp_path / "run")))
+    ends = [event["cause"] for event in timeline if event["kind"] == "driver_ended"]
+    assert ends == (["Killed", "Killed"] if stage == "commit" else ["Killed", "Killed", "finished"])
+    rewound = [(event["checkpoint"], event["version"]) for event in timeline if event["kind"] == "rewind"]
+    again = [event["step"] for event in timeline if event["kind"] == "retrained"]
+    assert len(rewound) <= 1, "a trainer that was lost once is rewound once at most"
+    assert again == [step for checkpoint, _ in rewound for step in range(checkpoint + 1, again[-1] + 1 if again else 0)]
 
     expected_backend, expected_store = reference
     if backend.trainer.version:  # a run that was killed after its last manifest needs no trainer any more
@@ -138,6 +157,31 @@ def test_killed_before_or_after_any_stage_the_run_ends_the_same(
     training = expected_backend.engine.generate_calls + again * 6
     lost_evaluation = 8 if stage == "evaluate" else 0
     assert backend.engine.generate_calls == training + lost_evaluation
+
+
+def test_samples_that_were_finished_before_an_engine_died_are_not_generated_again(
+    reference: Any, tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    """Step 1 asks for 3 prompts x 2 samples, step 0 has asked for 6: the engine answers 10, which leaves 2."""
+    from data.errors import UserError
+
+    settings, backend = short(tmp_path / "run", tiny_model, sums, steps=2), FakeBackend()
+    backend.engine.answers = 10
+    with pytest.raises(UserError, match="No rollout engine is left"):
+        run_to_end(settings, backend)
+    store = RunStore(str(tmp_path / "run"))
+    assert store.exists("steps/000001/generate.parts")
+    assert not store.exists("steps/000001/rollout.parquet")
+    backend.engine.answers = None
+    run_to_end(settings, backend)
+    assert backend.engine.generate_calls == 12
+    for step in range(2):
+        for name in ("rollout.parquet", "reward.parquet", "batch.parquet", "train.json"):
+            path = f"steps/{step:06d}/{name}"
+            assert store.read_bytes(path) == reference[1].read_bytes(path), path
+        assert not store.exists(f"steps/{step:06d}/generate.parts")
+    [reused] = read_events(store, kind="samples_reused")
+    assert (reused["step"], reused["samples"]) == (1, 4)
 
 
 def test_a_finished_run_says_so_and_starts_no_engine(reference: Any, tiny_model: Path, sums: Path, capsys: Any) -> None:
@@ -302,7 +346,7 @@ def test_a_second_driver_is_told_who_drives_the_run(tmp_path: Path, tiny_model: 
     settings.rollout.num_rollout = 1
     settings.eval.eval_interval = None
     run_to_end(settings, FakeBackend())
-    assert not RunStore(str(tmp_path / "run")).exists("driver.json")
+    assert RunStore(str(tmp_path / "run")).read_json("driver.json") == {"epoch": 1}
 
 
 def test_a_mistake_in_the_data_can_be_corrected_in_the_same_run_directory(

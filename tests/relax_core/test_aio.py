@@ -65,3 +65,31 @@ def test_gather_ends_the_rest_before_it_raises():
     with pytest.raises(ValueError, match="2"):
         aio.run(aio.gather(work(i) for i in range(4)))
     assert sorted(ended) == [0, 1, 3]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_canceller_ends_what_runs_in_its_reach_now_and_later_and_nothing_else(inside):
+    canceller, begun, ended = aio.Canceller(), threading.Event(), []
+
+    async def wait() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        aio.run(wait())
+
+    def work() -> None:
+        with canceller.reaching():
+            for _ in range(2):
+                try:
+                    asyncio.run(main()) if inside else aio.run(wait())
+                except asyncio.CancelledError:
+                    ended.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.wait(60)
+    canceller.cancel()
+    thread.join(60)
+    assert ended == [True, True]
+    assert aio.run(who())[0] == "nobody"  # out of its reach

@@ -15,6 +15,18 @@ def test_without_a_proxy_nothing_changes() -> None:
         assert dict(os.environ) == before
 
 
+def test_it_is_there_until_the_last_has_left_whoever_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("http_proxy", raising=False)
+    before = dict(os.environ)
+    first, second = proxied("http://proxy:3128"), proxied("http://proxy:3128")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert os.environ["http_proxy"] == "http://proxy:3128"
+    second.__exit__(None, None, None)
+    assert dict(os.environ) == before
+
+
 def test_requests_of_this_process_use_it_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "inner")
     monkeypatch.delenv("http_proxy", raising=False)

@@ -55,6 +55,23 @@ def _rule(demand: Demand, names: list[str]) -> Rule:
     )
 
 
+def _lonely(values: Values) -> Iterator[dict[str, Any]]:
+    """Groups of one response, whose mean is subtracted."""
+    if not (
+        is_rl(values)
+        and estimator(values).normalizer != "none"
+        and estimator(values).min_group_size < 2  # else it is refused already
+        and values.n_samples_per_prompt == 1
+        and not values.disable_rewards_normalization
+        and values.custom_reward_post_process_path is None
+    ):
+        return
+    if not values.use_opd:
+        yield {"what": f"every advantage of --advantage-estimator {values.advantage_estimator}"}
+    elif values.rm_type or values.custom_rm_path:
+        yield {"what": "what the rewards add to each advantage, beside the teacher,"}
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         name="no-reference-beside-a-critic",
@@ -87,17 +104,12 @@ RULES: tuple[Rule, ...] = (
             "n_samples_per_prompt",
             "disable_rewards_normalization",
             "custom_reward_post_process_path",
+            "use_opd",
+            "rm_type",
+            "custom_rm_path",
         ),
-        broken=lambda v: (
-            is_rl(v)
-            and estimator(v).normalizer != "none"
-            and estimator(v).min_group_size < 2  # else it is refused already
-            and v.n_samples_per_prompt == 1
-            and not v.disable_rewards_normalization
-            and v.custom_reward_post_process_path is None
-        ),
-        message="makes every advantage of --advantage-estimator {advantage_estimator} 0: a response equals the mean of"
-        " its group.",
+        each=_lonely,
+        message="makes {what} 0: a response equals the mean of its group.",
         fix="Make it 2 or more, or add --disable-rewards-normalization.",
         severity="warning",
     ),

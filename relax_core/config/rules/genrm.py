@@ -7,8 +7,8 @@ devices fit one of the arrangements that there are.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from data.nearest import nearest
 from relax_core.config.options import BadValueError, Option, all_options, find_option
-from relax_core.config.problems import nearest
 from relax_core.config.ranges import COUNT, NOT_NEGATIVE, OFF_OR_COUNT, PROBABILITY, Range, at_least
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.kinds import idle

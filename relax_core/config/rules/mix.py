@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from relax_core.config.rules.base import Rule
+from relax_core.config.rules.named import JUDGED, is_part
 from relax_core.config.values import Values
 
 
@@ -41,6 +42,20 @@ RULES: tuple[Rule, ...] = (
         reads=("reward_mix",),
         each=_wrong,
         message="{problem}.",
+    ),
+    Rule(
+        name="judged-part-has-a-judge",
+        option="reward_mix",
+        reads=("genrm_model_path", "reward_mix"),
+        broken=lambda v: v.genrm_model_path is None and is_part(v, *JUDGED),
+        message="has a part that needs --genrm-model-path, the model that judges.",
+    ),
+    Rule(
+        name="remote-part-has-a-service",
+        option="reward_mix",
+        reads=("rm_url", "reward_mix"),
+        broken=lambda v: v.rm_url is None and is_part(v, "remote_rm"),
+        message="has the part remote_rm, which needs --rm-url, the address of its service.",
     ),
     Rule(
         name="overlong-is-reached",

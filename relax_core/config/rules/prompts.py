@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from relax_core.config.problems import nearest
+from data.nearest import nearest
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.kinds import idle, is_changed, is_rl
 from relax_core.config.values import Values

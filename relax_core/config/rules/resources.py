@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from data.nearest import nearest
 from relax_core.config.environment import read_environment_file
-from relax_core.config.problems import nearest
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.kinds import estimator, is_sft
 from relax_core.config.values import Values
@@ -100,6 +100,13 @@ def _total(v: Values) -> int:
 def _uneven_nodes(v: Values) -> list[dict[str, Any]]:
     total, node = _total(v), v.num_gpus_per_node
     return [{"total": total}] if v.is_given("num_gpus_per_node") and total > node and total % node else []
+
+
+def _wide_nodes(v: Values) -> list[dict[str, Any]]:
+    """A node that was said to be larger than all that is shared; unsaid, the cluster tells what there is."""
+    actor = v.devices("actor")
+    wide = v.is_given("num_gpus_per_node") and 0 < actor < v.num_gpus_per_node
+    return [{"actor": actor}] if v.colocate and wide else []
 
 
 def _kept(v: Values) -> Iterator[dict[str, Any]]:
@@ -202,9 +209,7 @@ RULES: tuple[Rule, ...] = (
         name="colocation-knows-the-node",
         option="num_gpus_per_node",
         reads=("num_gpus_per_node", "colocate", "resource"),
-        each=lambda v: (
-            [{"actor": v.devices("actor")}] if v.colocate and 0 < v.devices("actor") < v.num_gpus_per_node else []
-        ),
+        each=_wide_nodes,
         message="is more than the {actor} devices of the role actor, which --colocate shares.",
         fix="Give the number that a node of this run has.",
         severity="warning",

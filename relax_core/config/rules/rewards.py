@@ -9,76 +9,27 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from data.errors import UserError
-from relax_core.config.problems import nearest
+from data.nearest import nearest
 from relax_core.config.rules.base import Rule
+from relax_core.config.rules.distillation import RULES as DISTILLATION
 from relax_core.config.rules.genrm import RULES as GENRM
 from relax_core.config.rules.kinds import idle
 from relax_core.config.rules.mix import RULES as MIX
+from relax_core.config.rules.named import JUDGED, NAMING, OF_DICTS, REWARDS, has_key, keys_of, named, plain
 from relax_core.config.values import Values
-
-REWARDS = (
-    "deepscaler",
-    "dapo",
-    "math",
-    "f1",
-    "gpqa",
-    "ifbench",
-    "multiple_choice",
-    "openr1mm",
-    "geo3k",
-    "mopd",
-    "random",
-    "dummy",
-    "remote_rm",
-    "code",
-    "dapo-genrm",
-    "judge",
-    "exact_number",
-    "gsm8k",
-    "gsm8k_flexible",
-    "mix",
-)
-"""Names of built-in rewards; each may have `boxed_` before it."""
 
 ZERO = "zero"
 """The fallback that scores 0."""
 
-OF_DICTS = ("dapo", "dapo-genrm", "dummy", "ifbench", "judge", "mix", "remote_rm", "mopd")
-"""Built-in rewards that return, or may return, a dict."""
-
-JUDGED = ("dapo-genrm", "judge")
-"""Built-in rewards that ask the judge."""
-
-_CARRYING = ("custom_generate_function_path", "load_debug_rollout_data")
-"""What may give samples that carry the teacher's log-probs already."""
-
-_OPD = ("opd_type", "opd_kl_coef", "opd_teacher_load", "opd_teacher_ckpt_step")
-
-
-def _plain(name: object) -> str:
-    return str(name or "").removeprefix("boxed_")
-
 
 def _unknown_fallback(values: Values) -> Iterator[dict[str, Any]]:
     name = values.rm_type_fallback
-    if name is not None and name != ZERO and _plain(name) not in REWARDS:
+    if name is not None and name != ZERO and plain(name) not in REWARDS:
         yield {"hint": nearest(name, (ZERO, *REWARDS)) or f"Names: {', '.join((ZERO, *REWARDS))}."}
 
 
-def _named(values: Values, reward: str) -> Iterator[str]:
-    """The options that name this reward. Reads ``_NAMING``."""
-    if values.custom_rm_path is None:
-        yield from (name for name in ("rm_type", "rm_type_fallback") if _plain(values[name]) == reward)
-    sets = values.eval_datasets or ()
-    if any(_plain(one.added_metadata.get("rm_type")) == reward and not one.custom_rm_path for one in sets):
-        yield "eval_config" if values.eval_config else "eval_datasets"
-
-
-_NAMING = ("rm_type", "rm_type_fallback", "custom_rm_path", "eval_datasets", "eval_config")
-
-
 def _unknown_rewards(values: Values) -> Iterator[dict[str, Any]]:
-    """The names that no reward of this version has, where nothing stands in for it. Reads ``_NAMING``."""
+    """The names that no reward of this version has, where nothing stands in for it. Reads ``NAMING``."""
     from relax_core.rewards import registry  # here: rewards may need the configuration
 
     if values.rm_type_fallback is not None:
@@ -98,7 +49,24 @@ def _unknown_rewards(values: Values) -> Iterator[dict[str, Any]]:
 
 def _without(values: Values, reward: str, needed: str) -> Iterator[dict[str, Any]]:
     if values[needed] is None:
-        yield from ({"option": name, "value": reward} for name in _named(values, reward))
+        yield from ({"option": name, "value": reward} for name in named(values, reward))
+
+
+def _missing_key(values: Values) -> Iterator[dict[str, Any]]:
+    """The keys of scores that a built-in reward does not return."""
+    sets = "eval_config" if values.eval_config else "eval_datasets"
+    asked: dict[tuple[object, object], str] = {}
+    if values.custom_rm_path is None:
+        asked[values.reward_key, values.rm_type] = "reward_key"
+    for one in values.eval_datasets or ():
+        reward, key = one.added_metadata.get("rm_type") or one.default_rm_type, one.reward_key
+        if not one.custom_rm_path:
+            asked.setdefault((key, str(reward)), "eval_reward_key" if key == values.eval_reward_key else sets)
+    for (key, reward), option in asked.items():
+        keys = keys_of(values, str(reward)) if key else None
+        if keys is not None and not has_key(keys, str(key)):
+            hint = nearest(str(key), keys) or f"Its keys are {', '.join(keys)}."
+            yield {"option": option, "value": key, "reward": reward, "hint": hint}
 
 
 def _is_web(url: str) -> bool:
@@ -121,7 +89,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="reward-is-there",
         option="rm_type",
-        reads=_NAMING,
+        reads=NAMING,
         each=_unknown_rewards,
         message="is no reward of this version.",
         fix="{hint}",
@@ -129,7 +97,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="remote-reward-has-a-service",
         option="rm_type",
-        reads=("rm_url", *_NAMING),
+        reads=("rm_url", *NAMING),
         each=lambda v: _without(v, "remote_rm", "rm_url"),
         message="needs --rm-url, the address of its service.",
     ),
@@ -144,16 +112,9 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="judged-reward-has-a-judge",
         option="rm_type",
-        reads=("genrm_model_path", *_NAMING),
+        reads=("genrm_model_path", *NAMING),
         each=lambda v: (found for name in JUDGED for found in _without(v, name, "genrm_model_path")),
         message="needs --genrm-model-path, the model that judges.",
-    ),
-    Rule(
-        name="judged-part-has-a-judge",
-        option="reward_mix",
-        reads=("genrm_model_path", "reward_mix"),
-        broken=lambda v: v.genrm_model_path is None and any(_plain(name) in JUDGED for name in v.reward_mix or ()),
-        message="has a part that needs --genrm-model-path, the model that judges.",
     ),
     Rule(
         name="own-reward-wins",
@@ -176,10 +137,18 @@ RULES: tuple[Rule, ...] = (
         name="score-of-dapo",
         option="rm_type",
         reads=("rm_type", "reward_key", "custom_rm_path"),
-        broken=lambda v: v.custom_rm_path is None and _plain(v.rm_type) == "dapo" and v.reward_key is None,
+        broken=lambda v: v.custom_rm_path is None and plain(v.rm_type) == "dapo" and v.reward_key is None,
         message="returns several values, and no --reward-key says which is the score.",
         fix="Add --reward-key score.",
         severity="warning",
+    ),
+    Rule(
+        name="key-is-of-the-reward",
+        option="reward_key",
+        reads=("reward_key", "eval_reward_key", "reward_mix", *NAMING),
+        each=_missing_key,
+        message="is no key of what the reward {reward} returns.",
+        fix="{hint}",
     ),
     Rule(
         name="categories-of-a-reward",
@@ -189,7 +158,7 @@ RULES: tuple[Rule, ...] = (
             v.log_reward_category is not None
             and v.custom_rm_path is None
             and v.rm_type is not None
-            and _plain(v.rm_type) not in OF_DICTS
+            and plain(v.rm_type) not in OF_DICTS
         ),
         message="finds nothing to count: the reward {rm_type} returns a number, not several values.",
         severity="warning",
@@ -224,7 +193,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="mix-has-parts",
         option="rm_type",
-        reads=("reward_mix", *_NAMING),
+        reads=("reward_mix", *NAMING),
         each=lambda v: _without(v, "mix", "reward_mix"),
         message="is the sum of what each row's metadata.reward_mix says: no --reward-mix is there for rows without it.",
         fix="Give --reward-mix if there are such rows.",
@@ -233,8 +202,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="mix-is-asked-for",
         option="reward_mix",
-        reads=("reward_mix", *_NAMING),
-        broken=lambda v: v.reward_mix is not None and not list(_named(v, "mix")),
+        reads=("reward_mix", *NAMING),
+        broken=lambda v: v.reward_mix is not None and not list(named(v, "mix")),
         message="counts for rows with a metadata.rm_type of mix alone.",
         fix="Give --rm-type mix if all rows are to have it.",
         severity="warning",
@@ -265,82 +234,5 @@ RULES: tuple[Rule, ...] = (
         fix="Leave it out.",
     ),
     *GENRM,
-    # Distillation
-    Rule(
-        name="distillation-has-a-type",
-        option="use_opd",
-        reads=("use_opd", "opd_type"),
-        broken=lambda v: v.use_opd and v.opd_type is None,
-        message="needs --opd-type sglang or megatron: where the teacher's log-probs come from.",
-    ),
-    Rule(
-        name="teacher-in-the-trainer-is-loaded",
-        option="opd_type",
-        reads=("use_opd", "opd_type", "opd_teacher_load"),
-        broken=lambda v: v.use_opd and v.opd_type == "megatron" and v.opd_teacher_load is None,
-        message="needs --opd-teacher-load, the teacher's weights.",
-    ),
-    Rule(
-        name="teacher-on-a-server-is-not-loaded",
-        option="opd_teacher_load",
-        reads=("use_opd", "opd_type", "opd_teacher_load"),
-        broken=lambda v: v.use_opd and v.opd_type == "sglang" and v.opd_teacher_load is not None,
-        message="cannot be used with --opd-type sglang: the server at --rm-url has the teacher.",
-        fix="Leave it out.",
-    ),
-    Rule(
-        name="teacher-has-a-server",
-        option="opd_type",
-        reads=("use_opd", "opd_type", "rm_url", *_CARRYING),
-        broken=lambda v: (
-            v.use_opd and v.opd_type == "sglang" and v.rm_url is None and not any(v[name] for name in _CARRYING)
-        ),
-        message="needs --rm-url, the address of the teacher's server.",
-    ),
-    Rule(
-        name="service-is-asked",
-        option="rm_url",
-        reads=("rm_url", "use_opd", "opd_type", *_NAMING),
-        broken=lambda v: (
-            v.rm_url is not None
-            and not (v.use_opd and v.opd_type == "sglang")
-            and not list(_named(v, "remote_rm"))
-            and (v.custom_rm_path is not None or v.rm_type is not None or v.use_opd)  # else rows may name it
-        ),
-        message="is asked by nothing: it is the service of --rm-type remote_rm, or the teacher of --opd-type sglang.",
-        fix="Leave it out.",
-        severity="warning",
-    ),
-    Rule(
-        name="teacher-on-a-server-is-not-scaled",
-        option="rollout_temperature",
-        reads=("rollout_temperature", "use_opd", "opd_type"),
-        broken=lambda v: v.use_opd and v.opd_type == "sglang" and v.rollout_temperature != 1,
-        message="may be refused at the start: SGLang up to 0.5.23 scores the tokens of --opd-type sglang at temperature"
-        " 1, whatever it is asked for, and student and teacher are compared at one temperature.",
-        fix="Use 1, or --opd-type megatron.",
-        severity="warning",
-    ),
-    Rule(
-        name="one-service-one-address",
-        option="rm_url",
-        reads=("rm_url", "use_opd", "opd_type", *_NAMING),
-        broken=lambda v: v.rm_url and v.use_opd and v.opd_type == "sglang" and list(_named(v, "remote_rm")),
-        message="cannot be both the service of --rm-type remote_rm and the teacher's server.",
-    ),
-    Rule(
-        name="distillation-has-a-weight",
-        option="opd_kl_coef",
-        reads=("use_opd", "opd_kl_coef"),
-        broken=lambda v: v.use_opd and v.opd_kl_coef == 0,
-        message="leaves the teacher without influence.",
-        severity="warning",
-    ),
-    idle(
-        "distillation-is-on",
-        _OPD,
-        ("use_opd",),
-        lambda v: not v.use_opd,
-        "has no effect without --use-opd.",
-    ),
+    *DISTILLATION,
 )

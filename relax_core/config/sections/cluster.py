@@ -30,27 +30,36 @@ class ClusterSection(Section):
     """Devices of one node."""
 
     colocate: bool = option(
-        False, unwired="warn", zh="训练器与引擎轮流使用同一批设备；隐含 --offload-train 和 --offload-rollout。"
+        False,
+        effect="relax_core/config/devices.py",
+        zh="训练器、critic、引擎与评判模型轮流使用 actor 的设备；隐含 --offload-train 和 --offload-rollout。"
+        "没有 GPU 时它们照常同时运行。",
     )
-    """Trainer and engines take turns on the same devices; implies --offload-train and --offload-rollout."""
+    """Trainer, critic, engines and the judge take turns on the actor's devices; implies --offload-train and
+    --offload-rollout. Without a GPU they run beside each other as ever."""
 
-    offload: bool = option(False, unwired="warn", zh="一次打开 --offload-train 与 --offload-rollout 两项。")
+    offload: bool = option(
+        False, effect="relax_core/config/resolve.py", zh="一次打开 --offload-train 与 --offload-rollout 两项。"
+    )
     """Both --offload-train and --offload-rollout."""
 
     offload_train: bool | None = option(
         None,
-        unwired="warn",
-        zh="训练器空闲时把它的状态移到主机内存。默认：有 --colocate 或 --offload 时打开，否则关闭。",
+        effect="relax_core/run/turns.py",
+        zh="训练器空闲时把它的状态移到主机内存。默认：有 --colocate 或 --offload 时打开，否则关闭。"
+        "没有 GPU 时不起作用。",
     )
-    """Move the trainer's state to host memory while it is idle. Default: on with --colocate or --offload, else off."""
+    """Move the trainer's state to host memory while it is idle. Default: on with --colocate or --offload, else off.
+    Without a GPU there is nothing to move."""
 
     offload_rollout: bool | None = option(
         None,
-        unwired="warn",
-        zh="训练期间让引擎释放权重和 KV cache 占用的显存。默认：有 --colocate 或 --offload 时打开，否则关闭。",
+        effect="relax_core/engines/spec.py",
+        zh="训练期间让引擎释放权重和 KV cache 占用的显存。默认：有 --colocate 或 --offload 时打开，否则关闭。"
+        "没有 GPU 时不起作用。",
     )
     """Let the engines give up the memory of weights and KV cache while the trainer works. Default: on with --colocate
-    or --offload, else off."""
+    or --offload, else off. Without a GPU there is nothing to give up."""
 
     distributed_backend: Literal["nccl", "gloo"] = option(
         "nccl", effect="relax_core/training/distributed.py", zh="torch.distributed 使用的后端。没有 GPU 时总是 gloo。"

@@ -10,7 +10,7 @@ from relax_core.config.declare import Section, option
 from relax_core.config.ranges import COUNT
 
 _ENGINE = "relax_core/engines/judge.py"
-_SCORE = "relax_core/rewards/score.py"
+_CHOICE = "relax_core/rewards/choice.py"
 
 
 class GenrmSection(Section):
@@ -50,7 +50,7 @@ class GenrmSection(Section):
     genrm_sampling_config: dict[str, Any] | None = option(
         None,
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="评判时的采样选项（JSON）：temperature、top_p、top_k、max_response_len。需要 --genrm-model-path。"
         "默认：依次为 0.1、1.0、-1、4096。",
     )
@@ -59,7 +59,7 @@ class GenrmSection(Section):
     genrm_template: str | None = option(
         None,
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="向评判模型提问的模板：pointwise（打分）、correctness（与 label 是否一致）、pairwise（与参考回答比较）、"
         "rubric（逐条标准），或自己的 Jinja 文件。样本 metadata 里的 judge_template 优先。需要 --genrm-model-path。"
         "默认：--rm-type judge 用 pointwise，dapo-genrm 用 correctness。",

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from relax_core.config.declare import Section, option
 from relax_core.config.ranges import COUNT, above
 
-_SCORE = "relax_core/rewards/score.py"
+_CHOICE = "relax_core/rewards/choice.py"
 _BATCH = "relax_core/algorithms/batch.py"
 
 
@@ -21,7 +21,7 @@ class RewardSection(Section):
     rm_type: str | None = option(
         None,
         stages="reward",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="内置 reward 的名称；样本 metadata 里的 rm_type 优先。名称有 deepscaler、dapo、math、f1、gpqa、ifbench、"
         "multiple_choice、openr1mm、geo3k、mopd、random、dummy、remote_rm、dapo-genrm、judge，以及 exact_number、"
         "gsm8k、gsm8k_flexible、mix；当前版本没有的名称会报错并列出已有的。"
@@ -34,7 +34,7 @@ class RewardSection(Section):
     rm_type_fallback: str | None = option(
         None,
         stages="reward",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="样本没有 reward 类型、或类型无人认识时怎么办：zero 计 0 分并给出警告，内置名称则改用那个。默认：报错。",
     )
     """What scores a sample whose reward is missing or unknown: zero (0 and a warning) or the name of a built-in reward.
@@ -42,7 +42,7 @@ class RewardSection(Section):
     rm_type_infer: bool = option(
         False,
         stages="reward",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="没有指定类型的样本，从 label 的样式判断用哪个 reward；已指定类型而判断不同的，只警告，不改变。",
     )
     """Tell a sample's reward from the look of its label where no type is given; where one is given and differs, only
@@ -50,7 +50,7 @@ class RewardSection(Section):
     custom_rm_path: str | None = option(
         None,
         stages="reward",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="自定义 reward 函数 `reward(sample) -> float | dict`，同步或异步均可：`包.模块.函数` 或 `文件.py:函数`。"
         "给出后，所有样本都由它打分，不再看 rm_type。默认：使用内置 reward。",
     )
@@ -59,7 +59,7 @@ class RewardSection(Section):
     custom_rm_signature: Literal["auto", "relax", "slime", "verl", "trl", "verifiers"] = option(
         "auto",
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="--custom-rm-path 的函数按哪个系统的约定调用：relax 为 `reward(sample)`，slime 为 `(args, sample)`，verl 为 "
         "`(data_source, solution_str, ground_truth, extra_info)`，trl 为 `(completions, **columns)`，"
         "verifiers 按参数名给出；auto 从参数名判断。",
@@ -70,7 +70,7 @@ class RewardSection(Section):
     reward_max_concurrency: int = option(
         64,
         COUNT,
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="一个进程里同时进行的 reward 调用最多多少个；整组打分算一个调用。用 --opd-type sglang 时，发给 teacher "
         "服务的请求也以此为限。",
     )
@@ -80,17 +80,17 @@ class RewardSection(Section):
         16,
         COUNT,
         effect="relax_core/rewards/pools.py",
-        zh="最多多少个进程同时执行你的同步 reward 函数和可能卡住的内置 reward；需要时才启动，卡住的不计入。"
-        "你的异步函数共用一个进程，其中同时进行 --reward-max-concurrency 个调用。",
+        zh="所有机器合计最多多少个进程同时执行你的同步 reward 函数和可能卡住的内置 reward；需要时才启动，卡住的不计入。"
+        "你的异步函数共用一个进程（生成还在进行时可为几个），一共同时进行 --reward-max-concurrency 个调用。",
     )
-    """Most processes that run plain functions of yours, and built-in rewards that may hang, at once; they start when
-    they are needed, and one that hangs does not count. Coroutines of yours share one process, with
-    --reward-max-concurrency calls at once."""
+    """Most processes that run plain functions of yours, and built-in rewards that may hang, at once, on all machines
+    together; they start when they are needed, and one that hangs does not count. Coroutines of yours share one process,
+    a few while others are still generated, with --reward-max-concurrency calls at once in all."""
     reward_timeout: float = option(
         60.0,
         above(0),
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="一次 reward 调用最多多少秒；超时的样本没有分数（outcome 为 failed），进程被结束，其余样本照常打分。"
         "内置的数学比较另有更短的限制，超时记 0 分。",
     )
@@ -100,7 +100,7 @@ class RewardSection(Section):
     reward_error_policy: Literal["fail", "zero", "no_score"] = option(
         "fail",
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="reward 函数抛出异常、返回了不合要求的值时：fail 停止这一步并指出函数与样本，zero 记 0 分，"
         "no_score 没有分数。超时与崩溃从不停止：zero 时记 0 分，否则没有分数。",
     )
@@ -125,7 +125,7 @@ class RewardSection(Section):
     code_sandbox: Literal["full", "limits"] = option(
         "full",
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="--rm-type code 怎样运行回答里的程序：full 用独立的网络、进程、文件命名空间，系统不允许时报错；"
         "limits 只限制时间、内存、进程数等，程序能够访问网络和文件，只用于可信的环境。",
     )
@@ -135,14 +135,14 @@ class RewardSection(Section):
     reward_key: str | None = option(
         None,
         stages="reward",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="reward 函数返回 dict 时，分数所在的 key。默认：函数直接返回分数。",
     )
     """Key of the score where the reward function returns a dict. Default: the function returns the score itself."""
     reward_mix: dict[str, Any] | None = option(
         None,
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="--rm-type mix 是哪些分数的加权和，JSON：名称对应权重，或 weight 与该项的参数。名称为内置 reward，或调整项 "
         "format、overlong（max、buffer）、length（target、width）、repetition（n、max）、language（language），"
         '例如 `{"math": 1, "format": 0.1, "overlong": {"max": 20480, "buffer": 4096}}`。'
@@ -160,7 +160,7 @@ class RewardSection(Section):
     group_rm: bool = option(
         False,
         stages="reward evaluate",
-        effect=_SCORE,
+        effect=_CHOICE,
         zh="整组打分：--custom-rm-path 的函数一次收到一个 group 的样本列表，按顺序返回同样多的结果；评估也一样。"
         "中断或失败的样本不在其中。内置 reward 仍逐个样本打分。",
     )

@@ -54,6 +54,14 @@ class RunSection(Section):
     """Free values for your own functions (JSON): attributes of the `args` that they get; Relax itself uses none of
     them."""
 
+    takeover: bool = option(
+        False,
+        effect="relax_core/run/session.py",
+        zh="该运行目录正由另一个活着的进程驱动时，把它接管过来：本机的先结束掉，其他机器的会在下一个阶段被拒绝。",
+    )
+    """Take a run from a living driver: one of this machine is ended first, one of another is refused at its next
+    stage."""
+
     allow_unwired: bool = option(
         False,
         effect="relax_core/config/wired.py",

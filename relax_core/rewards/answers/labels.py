@@ -14,6 +14,9 @@ from relax_core.rewards.types import RewardInput
 MAX_BITS = 4096
 """Of an integer."""
 
+NAME_LABELS = "Name the column of the answers with --label-key (--eval-label-key for evaluation)."
+"""What to do where a sample has no label."""
+
 
 def label_text(sample: RewardInput, label: Any = ...) -> str | None:
     """The answer that a label gives; of one with a box, the content of its last one.
@@ -29,7 +32,7 @@ def label_text(sample: RewardInput, label: Any = ...) -> str | None:
     if label is None:
         raise UserError(
             f"Sample {sample.sample_id} has no label to compare with.",
-            "Name the column of the answers with --label-key (--eval-label-key for evaluation).",
+            NAME_LABELS,
         )
     text = _text(label)
     if text is None:

@@ -4,6 +4,7 @@ Guarantee: as of ``expressions``. ``1 1/2`` and ``1\\frac12`` are mixed numbers;
 """
 
 import math
+from abc import ABC, abstractmethod
 from fractions import Fraction
 
 from relax_core.rewards.answers import algebra
@@ -25,27 +26,27 @@ _CLOSING: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-class PrimaryReader(Cursor):
+class PrimaryReader(Cursor, ABC):
     """Reads primaries. What may stand within brackets is for subclasses to say."""
 
     bars = 0
     """Whether within | |."""
 
+    @abstractmethod
     def items(self, closing: tuple[str, ...]) -> list[Value]:
         """The values up to one of the closing tokens, which is next."""
-        raise NotImplementedError
 
+    @abstractmethod
     def expression(self) -> Value:
         """Terms with signs between them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def argument(self) -> Value:
         """What a command or ^ applies to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def applied(self, name: str) -> Expression:
         """A function, whose name was taken, of what follows."""
-        raise NotImplementedError
 
     def primary(self) -> Value:
         """A number, a symbol, a group, or a command with its arguments."""

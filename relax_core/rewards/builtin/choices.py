@@ -9,6 +9,7 @@ from typing import Any
 
 from data.errors import UserError
 from relax_core.rewards.answer_text import answer_text
+from relax_core.rewards.answers.labels import NAME_LABELS
 from relax_core.rewards.choice_text import Question, plain, stated_letter
 from relax_core.rewards.registry import register
 from relax_core.rewards.types import RewardInput
@@ -84,7 +85,7 @@ def _correct_letter(sample: RewardInput, question: Question) -> str:
         raise _wrong(
             sample,
             "it has neither a label nor metadata.correct_letter",
-            "Name the column of the answers with --label-key (--eval-label-key for evaluation).",
+            NAME_LABELS,
         )
     letters = ", ".join(question.letters)
     if declared is not None:

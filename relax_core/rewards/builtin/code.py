@@ -71,10 +71,11 @@ def _broken_sandbox() -> tuple[type[Exception], ...]:
 
 
 def _no_sandbox(sample: RewardInput, error: Exception) -> UserError:
+    from relax_core.rewards.sandbox.run import NO_SANDBOX
+
     return UserError(
         f"The program of sample {sample.sample_id} was not run, since this machine gives no sandbox: {error}.",
-        "Run where the kernel lets processes have namespaces of their own (in a container: as root with SYS_ADMIN, or "
-        "with user namespaces allowed), or say --code-sandbox limits: then programs have limits, but also the network.",
+        NO_SANDBOX,
     )
 
 

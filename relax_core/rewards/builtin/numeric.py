@@ -11,6 +11,7 @@ from fractions import Fraction
 from typing import Any
 
 from data.errors import UserError
+from relax_core.rewards.answers.labels import NAME_LABELS
 from relax_core.rewards.registry import register
 from relax_core.rewards.types import RewardInput
 
@@ -97,7 +98,7 @@ def _label(sample: RewardInput, value: Fraction | None) -> Fraction:
     if sample.label is None:
         raise UserError(
             f"Sample {sample.sample_id} has no label to compare with.",
-            "Name the column of the answers with --label-key (--eval-label-key for evaluation).",
+            NAME_LABELS,
         )
     shown = repr(sample.label)
     raise UserError(

@@ -4,7 +4,6 @@ Guarantee: ``read`` looks at every instruction before any is checked: an id that
 missing or of the wrong kind, is an error that names it. A check is linear in the response and raises for none.
 """
 
-import difflib
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 from data.errors import UserError
+from data.nearest import nearest
 from relax_core.rewards.language import LANGUAGES
 
 Convert = Callable[[Any], Any]
@@ -99,11 +99,10 @@ def read(names: Any, arguments: Any, sample_id: str) -> list[Check]:
 def _check(name: str, given: Any, sample_id: str) -> Check:
     kind = instructions().get(name)
     if kind is None:
-        near = difflib.get_close_matches(name, instructions(), n=1)
         raise _error(
             sample_id,
             f"there is no instruction {name!r}",
-            f"Did you mean {near[0]!r}?" if near else "The ids are those of IFEval, IFBench and IF-RLVR.",
+            nearest(name, instructions(), "{!r}") or "The ids are those of IFEval, IFBench and IF-RLVR.",
         )
     if given is not None and not isinstance(given, Mapping):
         raise _error(sample_id, f"the kwargs of {name} are {_shown(given)}, no dict", "Correct the row.")

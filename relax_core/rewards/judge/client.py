@@ -1,7 +1,7 @@
 """Asking a judge's engines.
 
 Guarantee: a question is tried three times, with growing waits between and at another engine where there is one, unless
-an engine refuses it; never more than 256 are open at once in a process. An answer that was cut off says so. What no
+an engine refuses it; never more than 256 are open at once in an event loop. An answer that was cut off says so. What no
 engine answers is an error that says what the last one did, and never an empty answer.
 """
 
@@ -37,7 +37,7 @@ DEFAULTS = {"temperature": 0.1, "top_p": 1.0, "top_k": -1, "max_response_len": 4
 """How a judge samples unless --genrm-sampling-config says otherwise."""
 
 _ROUTE = "/v1/chat/completions"
-_NO_JUDGE = "Start one with --genrm-model-path MODEL, or name running SGLang servers in the variable " + URLS + "."
+NO_JUDGE = "Start one with --genrm-model-path MODEL, or name running SGLang servers in the variable " + URLS + "."
 
 
 class _NoAnswer(Exception):
@@ -74,7 +74,7 @@ class JudgeService:
 
     def __post_init__(self) -> None:
         if not self.urls:
-            raise UserError("A judge is asked, and none runs.", _NO_JUDGE)
+            raise UserError("A judge is asked, and none runs.", NO_JUDGE)
 
     async def ask(self, messages: Sequence[Mapping[str, str]], seed: int | None = None, **sampling: Any) -> Answer:
         """The answer to a conversation.

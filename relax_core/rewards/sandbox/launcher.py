@@ -35,6 +35,13 @@ _MNT_DETACH = 2
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 1, 4, 38
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 
+_SETTINGS = {
+    "user.max_user_namespaces": "0",
+    "kernel.unprivileged_userns_clone": "0",
+    "kernel.apparmor_restrict_unprivileged_userns": "1",
+}
+"""Settings of the kernel, and the value with which users get no namespaces."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -126,6 +133,21 @@ def _continue_mapped(other: int) -> None:
     for descriptor in (0, 1, 2):
         os.close(descriptor)
     os._exit(_exit_status(os.waitpid(child, 0)[1]))
+
+
+def _reason(error: Exception) -> str:
+    """What the kernel says, and the settings by which it may have said so."""
+    if not isinstance(error, OSError):
+        return f"{type(error).__name__}: {error}"
+    told = f"{error.strerror}, {error.filename}" if error.filename else str(error.strerror)
+    full = error.errno == errno.ENOSPC  # as many namespaces as are allowed
+    settings = []
+    for name, forbids in _SETTINGS.items():
+        with contextlib.suppress(OSError), open(f"/proc/sys/{name.replace('.', '/')}") as file:
+            value = file.read().strip()
+            if value == forbids or (full and name.startswith("user.")):
+                settings.append(f"{name} is {value}")
+    return f"{told} ({', '.join(settings)})" if settings else told
 
 
 def _write(path: str, text: str) -> None:
@@ -223,7 +245,7 @@ def _first(job: dict[str, Any], root: str, uid: int, alive: Callable[[], bool], 
         try:
             _make_root(root, job, uid)
         except (OSError, KeyError) as error:
-            raise NotIsolatedError(str(error)) from error
+            raise NotIsolatedError(_reason(error)) from error
         folder = _FOLDER
     if job["as_other"]:
         if not job["isolated"]:
@@ -282,7 +304,7 @@ def main(descriptor: int, hindered: Callable[..., None]) -> int:
         try:
             uid, job["as_other"] = _isolate(job["uid"])
         except OSError as error:
-            raise NotIsolatedError(str(error)) from error
+            raise NotIsolatedError(_reason(error)) from error
     reads, writes = os.pipe()
     first = os.fork()
     if first == 0:

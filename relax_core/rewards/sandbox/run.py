@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,18 @@ INNER = _HERE / "inner.py"
 MAX_OUTPUT = 1 << 20
 START_SECONDS = 5.0
 """How much longer than the program itself a sandbox may take to be made."""
+
+NO_SANDBOX = (
+    "Run where the kernel lets processes have namespaces of their own (in a container: as root with SYS_ADMIN, or with"
+    " user namespaces allowed: seccomp's profile, user.max_user_namespaces, AppArmor), or say --code-sandbox limits in"
+    " place of full: then programs have limits, but also the network."
+)
+"""What to do where there is no isolation."""
+NOT_EVEN_LIMITS = (
+    "Programs run as a user of their own where Relax runs as root, and that user must be able to run this Python: take"
+    " one outside of /root, or run as another user."
+)
+"""What to do where programs cannot be run without isolation either."""
 
 _USERS = 2_000_000_000
 """Numbers above this are users that no machine has."""
@@ -210,6 +223,16 @@ def run(files: Mapping[str, str], argv: Sequence[str], limits: Limits, stdin: st
                 late = True
         output, errors = (bytes(content[:MAX_OUTPUT]) for content in kept.values())
         return Ended(sandbox.end(), output, errors, late, too_much)
+
+
+@cache
+def hindrance(isolated: bool = True) -> str:
+    """Why programs cannot be run on this machine; empty where they can. An empty one is run, once a process."""
+    try:
+        run({}, ["-c", ""], Limits(), "", isolated=isolated)
+    except (NoIsolationError, RuntimeError, OSError) as error:
+        return str(error)
+    return ""
 
 
 class Pair:

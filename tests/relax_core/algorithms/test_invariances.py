@@ -16,13 +16,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from policy_cases import Case, Result
+from policy_cases import OPTIONS, Case, Result
 from ranks import run_ranks
 
 from relax_core.algorithms.advantages import AdvantageInputs, AdvantageOptions, Advantages, compute_advantages
 from relax_core.algorithms.corrections import probe_correction, rejection_function, user_correction
-from relax_core.algorithms.kl import KL_KINDS
-from relax_core.algorithms.loss_parts import LossOptions
 from relax_core.algorithms.registry import estimator_names, get_estimator
 from relax_core.algorithms.rewards import normalize_rewards
 from relax_core.batching.plan import plan_updates
@@ -31,22 +29,6 @@ TOLERANCE = 1e-6
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=9)
 SEEDS = st.integers(0, 10_000)
-OPTIONS = st.builds(
-    LossOptions,
-    eps_clip_high=st.sampled_from([None, 0.28]),
-    eps_clip_c=st.sampled_from([None, 3.0]),
-    entropy_coef=st.sampled_from([0.0, 0.1]),
-    kl_loss_coef=st.sampled_from([0.0, 0.2]),
-    kl_loss_type=st.sampled_from(KL_KINDS),
-    use_unbiased_kl=st.booleans(),
-    use_opsm=st.booleans(),
-    opsm_delta=st.sampled_from([0.0, 0.1]),
-    use_tis=st.booleans(),
-    tis_clip=st.just(1.5),
-    tis_clip_low=st.sampled_from([0.0, 0.7]),
-    calculate_per_token_loss=st.booleans(),
-)
-"""Every term on and off."""
 
 Layout = Sequence[Sequence[int]]
 """Sample numbers of each micro-batch, all ranks' behind one another: their results add up."""

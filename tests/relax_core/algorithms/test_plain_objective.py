@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_objective import Plain, plain_policy, plain_supervised, plain_value, token_kl, token_loss
-from policy_cases import Case, Result
+from policy_cases import OPTIONS, Case, Result
 
 from relax_core.algorithms.corrections import probe_correction, rejection_function, user_correction
 from relax_core.algorithms.kl import KL_KINDS
@@ -22,25 +22,6 @@ from relax_core.algorithms.registry import estimator_names
 BAND = (0.7, 1.5)
 
 LENGTHS = st.lists(st.integers(0, 8), min_size=1, max_size=7)
-OPTIONS = st.builds(
-    LossOptions,
-    eps_clip=st.sampled_from([0.2, 0.1]),
-    eps_clip_high=st.sampled_from([None, 0.28]),
-    eps_clip_c=st.sampled_from([None, 1.5]),
-    sapo_tau_pos=st.sampled_from([1.0, 2.0]),
-    sapo_tau_neg=st.sampled_from([1.05, 0.5]),
-    entropy_coef=st.sampled_from([0.0, 0.1]),
-    kl_loss_coef=st.sampled_from([0.0, 0.2]),
-    kl_loss_type=st.sampled_from(KL_KINDS),
-    use_unbiased_kl=st.booleans(),
-    use_opsm=st.booleans(),
-    opsm_delta=st.sampled_from([0.0, 0.1]),
-    use_tis=st.booleans(),
-    tis_clip=st.just(1.5),
-    tis_clip_low=st.sampled_from([0.0, 0.7]),
-    calculate_per_token_loss=st.booleans(),
-)
-"""Every term on and off."""
 
 
 def assert_equal(got: Result, want: Plain, rtol: float, atol: float) -> None:

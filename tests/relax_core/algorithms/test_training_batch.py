@@ -84,6 +84,23 @@ def test_a_sample_without_a_score_weighs_nothing_and_is_no_part_of_its_group() -
     assert batch["reward"].to_pylist() == [1, 0, None]
 
 
+@pytest.mark.parametrize("policy", ["exclude", "zero"])
+def test_nan_is_never_trained_on_and_told(policy: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Scores NaN, none, 3, 1. Without both: (3, 1) -> +-0.70711. With zero for the one without: (0, 3, 1), mean 4/3,
+    unbiased deviation 1.52753 -> -0.87287, 1.09109, -0.21822; NaN is in neither."""
+    given = config(4)
+    given.reward.no_score_policy = policy  # type: ignore[assignment]
+    ids = ["a0", "a1", "a2", "a3"]
+    scores = {"a0": float("nan"), "a1": None, "a2": 3.0, "a3": 1.0}
+    batch, _ = training_batch(rollout(ids, ["a"] * 4), rewards(scores), given)
+    masks = [sum(mask) for mask in batch["loss_mask"].to_pylist()]
+    advantages = [row[0] for row in batch["advantages"].to_pylist()]
+    assert masks == ([0, 0, 2, 2] if policy == "exclude" else [0, 2, 2, 2])
+    wanted = [0.70711, -0.70711] if policy == "exclude" else [-0.87287, 1.09109, -0.21822]
+    np.testing.assert_allclose(advantages[-len(wanted) :], wanted, rtol=1e-4)
+    assert "1 of 4 samples have the reward NaN and are not trained on" in caplog.text
+
+
 def test_a_removed_sample_counts_in_its_group_but_is_not_trained_on() -> None:
     """Scores 1, 0, 0: mean 1/3, unbiased std 0.57735 -> 1.1547 for the first although the third is removed."""
     table = rollout(["a0", "a1", "a2"], ["a"] * 3, [False, False, True])

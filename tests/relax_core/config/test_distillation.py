@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from configs import model_folder, valid_config
 
-from relax_core.config.derived import asks_teacher, needs_forward, needs_reference, needs_teacher
+from relax_core.config.derived import asks_teacher, needs_reference, needs_teacher
 from relax_core.config.examine import examine
+from relax_core.config.forward import forward_needs
 from relax_core.config.options import OPTIONS, with_options
 from relax_core.config.plan import plan
 from relax_core.config.resolve import resolve
@@ -32,7 +33,7 @@ def test_a_teacher_in_the_trainer_needs_neither_a_reference_nor_a_kl_nor_a_rewar
     config = valid_config(tmp_path, **trainer(tmp_path), rm_type=None)
     assert [str(problem) for problem in examine(config).problems] == []
     assert (needs_teacher(config), asks_teacher(config), needs_reference(config)) == (True, False, False)
-    assert needs_forward(config)
+    assert forward_needs(config)
     server = valid_config(tmp_path, **SERVER, rm_type=None)
     assert [str(problem) for problem in examine(server).problems] == []
     assert (needs_teacher(server), asks_teacher(server), needs_reference(server)) == (False, True, False)
@@ -40,7 +41,11 @@ def test_a_teacher_in_the_trainer_needs_neither_a_reference_nor_a_kl_nor_a_rewar
 
 @pytest.mark.parametrize(
     ("model", "differing"),
-    [({"num_hidden_layers": 2}, "layers"), ({"vocab_size": 600}, "vocab"), ({"rope_theta": 5e5}, "rope_theta")],
+    [
+        ({"num_hidden_layers": 2}, "layers 2 instead of 4"),
+        ({"vocab_size": 600}, "vocab 600 instead of 512"),
+        ({"rope_theta": 5e5}, "rope_theta 500000.0 instead of 10000.0"),
+    ],
 )
 def test_a_teacher_in_the_trainer_has_the_actors_shape(tmp_path: Path, model: dict[str, Any], differing: str) -> None:
     teacher = trainer(tmp_path, **model)

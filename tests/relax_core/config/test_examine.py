@@ -47,3 +47,42 @@ def test_a_set_whose_file_is_missing_is_named(tmp_path: Path) -> None:
     told = [str(problem) for problem in report.errors]
     assert any(text.startswith("--eval-prompt-data no.jsonl (evaluation set sums): does not exist") for text in told)
     assert any(text.startswith('--eval-prompt-data "" (evaluation set more): names no file.') for text in told)
+
+
+def words(tmp_path: Path, *more: str) -> list[str]:
+    """A valid command line, and these words."""
+    config = valid_config(tmp_path)
+    return [
+        *("--hf-checkpoint", str(config.checkpoint.hf_checkpoint), "--prompt-data", str(config.data.prompt_data)),
+        *("--rollout-batch-size", "8", "--num-rollout", "3", "--rollout-max-response-len", "64", *more),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        # by default there is one sample a prompt, of which a rule would warn
+        (["--rm-type", "math", "--n-samples-per-prompt", "four"], "--n-samples-per-prompt four"),
+        (["--rm-type", "math", "--n-samples-per-prompt", "4", "--num-rollout", "x"], "--num-rollout x"),
+        # that gsm8 gives no dict is not known
+        (
+            ["--rm-type", "gsm8", "--n-samples-per-prompt", "4", "--log-reward-category", "kind"],
+            "--rm-type gsm8",
+        ),
+    ],
+)
+def test_nothing_more_is_told_of_a_value_that_is_wrong(tmp_path: Path, more: list[str], told: str) -> None:
+    report = examine_given(read_given(words(tmp_path, *more), {}))
+    [problem] = report.problems
+    assert str(problem).startswith(told)
+
+
+def test_a_bad_value_of_a_run_file_is_told_once(tmp_path: Path) -> None:
+    Path("run.yaml").write_text("rollout:\n  n_samples_per_prompt: four\n")
+    [problem] = examine_given(read_given(words(tmp_path, "--rm-type", "math", "--config", "run.yaml"), {})).problems
+    assert str(problem).startswith("rollout.n_samples_per_prompt in run.yaml four:")
+
+
+def test_warnings_of_other_options_stay_beside_an_error(tmp_path: Path) -> None:
+    given = words(tmp_path, "--rm-type", "gsm8", "--n-samples-per-prompt", "4", "--opd-kl-coef", "0.5")
+    assert [problem.severity for problem in examine_given(read_given(given, {})).problems] == ["error", "warning"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from data.errors import UserError
 from relax_core.config.options import OPTIONS, all_options
-from relax_core.config.parser import mark_derived, parse_arguments, read_config
+from relax_core.config.parser import mark_derived, parse_arguments, read_config, read_words
 from relax_core.config.resolve import resolve
 
 
@@ -266,3 +266,15 @@ def test_reading_a_command_line_imports_nothing_heavy() -> None:
 )
 def test_what_is_likely_meant_is_told(argv: list[str], text: str) -> None:
     assert text in error_of(argv)
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        (["--sglang-grammar-backend", "none"], "none"),  # a choice of SGLang's, which switches the grammar off
+        (["--sglang-mem-fraction-static", "none"], None),
+    ],
+)
+def test_none_unsets_an_option_that_has_no_such_choice(words: list[str], value: str | None) -> None:
+    name = words[0].removeprefix("--").replace("-", "_")
+    assert read_words(words)[0][name] == value

@@ -20,9 +20,13 @@ from data.readers import read_rows
 from relax_core.batching.plan import plan_updates
 from relax_core.config.options import with_options
 from relax_core.config.plan import SHOWN, TASKS, Occasions, Plan, count_rows, plan
+from relax_core.config.plan_memory import JUDGE_REQUESTS
 from relax_core.config.resolve import resolve
+from relax_core.config.rules.genrm import MAX_CONTEXT
 from relax_core.config.run_file import MAY_CHANGE
 from relax_core.config.sections import RelaxConfig
+from relax_core.engines.judge import CONTEXT
+from relax_core.rewards.judge.client import ONGOING
 from relax_core.training.shape import ModelShape
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -80,6 +84,45 @@ def test_roles_say_what_their_devices_form() -> None:
         ("actor", 1, 8, "data 2 x tensor 2 x pipeline 2"),
         ("rollout", 1, 6, "engines 3 x tensor 2"),
     ]
+
+
+def test_the_judge_is_planned_with_its_devices_and_memory() -> None:
+    judged = {"rm_type": "judge", "genrm_model_path": "judge"}
+    made = plan(resolve(with_options(RelaxConfig(), RUN | judged), MODEL), MODEL, judge=MODEL)
+    assert [(role.role, role.devices, role.form) for role in made.roles][-1] == (
+        "genrm",
+        1,
+        "engines 1 x 1 devices, the judge",
+    )
+    *_, rollout, judge = made.memory
+    # one model in both; 32 samples, each asked about once, in a context as long as the model's: 2,048 tokens
+    assert (rollout.role, judge.role) == ("rollout", "genrm")
+    assert judge.parts["weights"] == rollout.parts["weights"]
+    assert judge.parts["KV cache"] == rollout.parts["KV cache"] // (32 * 100) * (32 * 2048)
+    assert [line for line in made.lines() if "genrm: 32 requests of up to 2,048 tokens" in line]
+
+
+def test_the_judges_engines_divide_its_devices_and_its_questions() -> None:
+    options = {
+        "rm_type": "judge",
+        "genrm_model_path": "judge",
+        "resource": {"actor": (1, 1), "rollout": (1, 1), "genrm": (1, 4)},
+        "genrm_num_gpus_per_engine": 2,
+        "genrm_engine_config": {"max_context_len": 512, "max_total_tokens": 4096},
+    }
+    made = plan(resolve(with_options(RelaxConfig(), RUN | options), MODEL), MODEL, judge=MODEL)
+    assert made.roles[-1].form == "engines 2 x 2 devices, the judge"
+    # 32 questions to 2 engines: 16 x 512 = 8,192 tokens, of which the cache is told to hold half
+    assert made.memory[-1].notes[0] == "16 requests of up to 512 tokens, its whole context"
+    assert made.memory[-1].notes[2] == "max_total_tokens holds 4,096, the rest waits"
+
+
+def test_the_limits_of_the_judge_are_those_it_has() -> None:
+    assert (MAX_CONTEXT, JUDGE_REQUESTS) == (CONTEXT, ONGOING)
+
+
+def test_without_a_judge_none_is_planned() -> None:
+    assert "genrm" not in {role.role for role in planned().roles} | {memory.role for memory in planned().memory}
 
 
 # batches
@@ -250,6 +293,28 @@ def test_options_of_the_critic_decide_its_training_alone() -> None:
     assert {"--critic-lr", "--critic-lr-warmup-iters", "--value-clip"} <= set(changes["train_critic"].fixed)
     assert "--lr" in changes["train"].fixed
     assert {"--num-critic-only-steps", "--critic-train-only"} <= set(changes["train"].fixed)
+
+
+def test_devices_that_roles_share_count_once() -> None:
+    judge: dict[str, Any] = {"genrm_model_path": "judge", "genrm_num_gpus": 2, "rm_type": "judge"}
+    shared = planned(colocate=True, resource={"actor": (1, 4), "rollout": (1, 2)}, **judge)
+    assert shared.devices == 4
+    assert {role.role: role.form for role in shared.roles} == {
+        "actor": "data 4 x tensor 1 x pipeline 1",
+        "rollout": "engines 2 x tensor 1, in turns with the actor on its devices 0 to 1",
+        "genrm": "engines 2 x 1 devices, the judge, in turns with the actor on its devices 2 to 3",
+    }
+    assert shared.lines()[0] == "Devices, 4 in all"
+    assert planned(resource={"actor": (1, 4), "rollout": (1, 2)}, **judge).devices == 8
+
+
+def test_shared_devices_hold_trainer_and_weights_while_they_are_handed_over() -> None:
+    actor, engine, both = planned(colocate=True, bf16=True, update_weight_buffer_size=1000).memory
+    lasting = sum(actor.parts[name] for name in ("weights", "gradients", "main weights", "Adam"))
+    assert both.parts == {"the actor": lasting, "the engine's weights": engine.parts["weights"], "a bucket": 1000}
+    assert both.peak == sum(both.parts.values())
+    assert [memory.fits for memory in planned(colocate=True, gib=1e-6).memory] == [False, False, False]
+    assert len(planned().memory) == 2
 
 
 def test_memory_of_the_roles() -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from data.errors import UserError
-from relax_core.config.problems import MAX_SHOWN, Problem, nearest, raise_problems, show_value
+from relax_core.config.problems import MAX_SHOWN, Problem, raise_problems, show_value
 
 
 @pytest.mark.parametrize(
@@ -37,10 +37,3 @@ def test_many_errors_are_counted_and_some_are_listed() -> None:
         raise_problems([Problem(f"--x{number}", None, "no such option.") for number in range(MAX_SHOWN + 7)])
     assert caught.value.problem == f"{MAX_SHOWN + 7} options are wrong."
     assert caught.value.details.endswith("\n... and 7 more.")
-
-
-def test_dashes_make_no_name_nearer() -> None:
-    assert nearest("--c", ["--spec", "--cp"]) == ""
-    assert nearest("--lrr", ["--lr", "--spec"]) == "Did you mean --lr?"
-    assert nearest("", ["--lr"]) == ""
-    assert nearest("x" * 100_000, ["--lr"]) == ""

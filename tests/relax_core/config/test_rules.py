@@ -50,7 +50,7 @@ def test_one_problem_is_one_paragraph(tmp_path: Path) -> None:
 def test_alternatives_to_required_options(tmp_path: Path) -> None:
     assert problems_of(tmp_path, num_rollout=None, num_epoch=1) == []
     assert problems_of(tmp_path, rollout_max_response_len=None, rollout_max_context_len=128) == []
-    assert problems_of(tmp_path, rm_type=None, custom_rm_path="package.module.reward") == []
+    assert problems_of(tmp_path, rm_type=None, custom_rm_path="relax_core.rewards.judge.group.pairwise") == []
     for instead in ({"rm_type_infer": True}, {"rm_type_fallback": "zero"}, {"use_opd": True}):
         assert not [text for text in problems_of(tmp_path, rm_type=None, **instead) if text.startswith("--rm-type:")]
 
@@ -271,7 +271,7 @@ def test_the_reference_has_the_actors_shape(tmp_path: Path) -> None:
     reference = model_folder(tmp_path / "ref", num_hidden_layers=2)
     (reference / "tokenizer.json").unlink()  # a reference needs none
     [problem] = problems_of(tmp_path, ref_load=str(reference))
-    assert "has another shape than --hf-checkpoint: layers." in problem
+    assert "has another shape than --hf-checkpoint: layers 2 instead of 4." in problem
 
 
 def test_what_can_be_loaded(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import sys
 from typing import Any, get_args
 
 import pytest
+from configs import shown
 
 from relax_core.algorithms.registry import estimators
 from relax_core.config.options import OPTIONS, with_options
@@ -90,7 +91,7 @@ GROUP = {
         ({"n_samples_per_prompt": 2}, {"generate", "train"}),  # train: the batch is half as large
         ({"n_samples_per_prompt": 1}, {"generate", "advantage", "train"}),  # no division by a deviation
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_change_reaches_exactly_the_stages_whose_output_it_changes(change: dict[str, Any], stages: set[str]) -> None:
     assert changed_stages(GROUP, change) == stages
@@ -150,7 +151,7 @@ PPO = {
         ({"lambd": 0.5}, {"advantage"}),
         ({"critic_save": "elsewhere"}, set()),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_what_an_option_of_ppo_reaches(change: dict[str, Any], stages: set[str]) -> None:
     assert changed_stages(PPO, change) == stages

@@ -50,7 +50,7 @@ WIRED = [option for option in OPTIONS.values() if option.effect]
 def test_an_honoured_option_is_read_in_the_module_that_it_names(option: Option) -> None:
     assert option.effect is not None
     assert (ROOT / option.effect).is_file()
-    if option.effect == "relax_core/rewards/score.py" and option.name in OF_REWARDS:
+    if option.effect == "relax_core/rewards/choice.py" and option.name in OF_REWARDS:
         return
     one_value = option.details.honours is not None and len(option.details.honours) == 1
     if one_value or WHOLE.get(option.effect) == option.section:

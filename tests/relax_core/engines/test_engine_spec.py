@@ -231,3 +231,14 @@ def test_the_proxy_is_for_the_outside_only(config):
         assert environment[name] == "http://proxy:3128"
     for name in ("no_proxy", "NO_PROXY"):
         assert environment[name].split(",") == ["inner.example", "localhost", "127.0.0.1", "::1"]
+
+
+def test_engines_that_give_up_memory_are_started_so_on_cuda_alone(config):
+    config.cluster.offload_rollout = True
+    given, kept = (engine_spec(config, 0, device, "logs") for device in ("cuda", "cpu"))
+    assert given.releases_memory
+    assert not given.keeps_weights  # the trainer sends them again
+    assert not kept.releases_memory
+    assert given.seeing({"CUDA_VISIBLE_DEVICES": "3,0"}).environment == tuple(
+        sorted({**dict(given.environment), "CUDA_VISIBLE_DEVICES": "3,0"}.items())
+    )

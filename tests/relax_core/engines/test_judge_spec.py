@@ -75,3 +75,11 @@ def test_it_is_reproducible_where_the_run_is() -> None:
     assert flag in arguments(config(sglang_enable_deterministic_inference=True))
     other = {"enable_deterministic_inference": False}
     assert flag not in arguments(config(sglang_enable_deterministic_inference=True, genrm_engine_config=other))
+
+
+def test_a_judge_that_gives_up_its_memory_keeps_its_weights() -> None:
+    spec = judge_spec(config(offload_rollout=True), 0, "cuda", "logs")
+    assert spec.releases_memory
+    assert spec.keeps_weights
+    assert not judge_spec(config(offload_rollout=True), 0, "cpu", "logs").keeps_weights
+    assert not judge_spec(config(), 0, "cuda", "logs").keeps_weights

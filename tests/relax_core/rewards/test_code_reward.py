@@ -371,6 +371,21 @@ def test_without_a_sandbox_no_program_is_run(monkeypatch: pytest.MonkeyPatch, tm
         graded("def f(): return 7", ["assert f() == 7"])
 
 
+def test_a_sandbox_that_cannot_be_made_names_the_kernels_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As where no further user namespaces are allowed."""
+    launcher = tmp_path / "launcher.py"
+    text = sandbox.LAUNCHER.read_text().replace("_libc.unshare(", "_refuse(")
+    launcher.write_text(text.replace("class NotIso", f"{REFUSE.replace('(1)', '(28)')}class NotIso"))
+    monkeypatch.setattr(sandbox, "LAUNCHER", launcher)
+    most = Path("/proc/sys/user/max_user_namespaces").read_text().strip()
+    with pytest.raises(UserError) as caught:
+        graded("print(7)", STREAM)
+    assert f"unshare: No space left on device (user.max_user_namespaces is {most})" in caught.value.problem
+    assert "--code-sandbox limits" in caught.value.fix
+
+
 REFUSE = "def _refuse(flags):\n    ctypes.set_errno(1)\n    return -1\n\n\n"
 
 

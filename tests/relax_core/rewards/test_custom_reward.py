@@ -14,7 +14,8 @@ from relax_core.config.options import with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.rewards.custom import load_custom
 from relax_core.rewards.messages import FunctionName
-from relax_core.rewards.score import reward_source_hash, score_table
+from relax_core.rewards.score import score_table
+from relax_core.rewards.sources import reward_source_hash
 from relax_core.rewards.types import RewardInput
 
 SAMPLE = RewardInput("s", "p", "r")

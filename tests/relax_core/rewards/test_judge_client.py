@@ -20,7 +20,8 @@ from relax_core.rewards.judge import client, judge
 from relax_core.rewards.judge.client import ONGOING, Answer, JudgeService, service_environment, service_of_environment
 from relax_core.rewards.outcome import MAX_TEXT
 from relax_core.rewards.pools import Pools
-from relax_core.rewards.score import check_reward, reward_source_hash, score_table
+from relax_core.rewards.score import check_reward, score_table
+from relax_core.rewards.sources import reward_source_hash
 
 ASK = [{"role": "user", "content": "Is it good?"}]
 

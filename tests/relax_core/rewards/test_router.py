@@ -154,6 +154,7 @@ def test_decisions_and_reasons_are_in_the_table_and_the_metrics() -> None:
     assert {name: value for name, value in metrics.items() if name.startswith("reward_")} == {
         "reward_outcome/scored": 4,
         "reward_outcome/no_score": 0,
+        "reward_outcome/nan": 0,
         "reward_outcome/failed": 0,
         **{f"reward_router/{reason}": 1 for reason in reasons[1:]},
     }

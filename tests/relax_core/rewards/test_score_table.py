@@ -16,13 +16,8 @@ from data.schema import table as schema_table
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections import RelaxConfig
 from relax_core.rewards.calls import Call, Scorer
-from relax_core.rewards.score import (
-    check_reward,
-    evaluation_source_hash,
-    reward_source_hash,
-    score_evaluation,
-    score_table,
-)
+from relax_core.rewards.score import check_reward, score_evaluation, score_table
+from relax_core.rewards.sources import evaluation_source_hash, reward_source_hash
 from relax_core.rewards.types import RewardInput, RewardSpec
 
 
@@ -115,7 +110,10 @@ def test_an_empty_rollout_gives_an_empty_table():
 def test_no_score_nan_and_zero_are_three_things(custom):
     path = custom("def reward(sample):\n    return {'none': None, 'nan': float('nan'), 'zero': 0}[sample.response]\n")
     table = rollout({"response": "none"}, {"response": "nan"}, {"response": "zero"})
-    column = score_table(table, settings(custom_rm_path=path))["reward"]
+    scored = score_table(table, settings(custom_rm_path=path))
+    assert scored["outcome"].to_pylist() == ["no_score", "nan", "scored"]
+    assert scored["error"].to_pylist() == ["the reward returned no score", "the reward returned NaN", None]
+    column = scored["reward"]
     assert column.null_count == 1
     assert column[0].as_py() is None
     assert np.isnan(column[1].as_py())

@@ -1,6 +1,8 @@
 """A whole evaluation against an engine that answers over HTTP."""
 
+import asyncio
 import json
+import time
 
 import pytest
 from fakes import FakeEngine
@@ -20,14 +22,19 @@ def tokenizer(tiny_model):
 
 
 class RecordingEngine(FakeEngine):
-    """A fake engine that keeps what it is asked for."""
+    """A fake engine that keeps what it is asked for, and an answer as long as ``hold()`` says."""
 
     def __init__(self) -> None:
         super().__init__()
         self.asked: list[dict] = []
+        self.hold = lambda: False
 
     async def _generate(self, request):
         self.asked.append((await request.json())["sampling_params"])
+        until = time.monotonic() + 60
+        while self.hold():
+            assert time.monotonic() < until
+            await asyncio.sleep(0.01)
         return await super()._generate(request)
 
 
@@ -121,3 +128,23 @@ def test_a_set_is_scored_by_its_own_reward(tokenizer, engine, prompts, tmp_path)
     by_name = eval_set(default_rm_type="dummy")
     table, _ = evaluate_set(by_name, prompts, [engine.url], config, step=-1, tokenizer=tokenizer)
     assert (table["rm_type"].unique().to_pylist(), table["reward"].unique().to_pylist()) == (["dummy"], [0.0])
+
+
+def test_samples_of_a_set_are_scored_once_each_while_others_are_generated(tokenizer, engine, prompts, tmp_path):
+    """The engine keeps its last answer, of eight, until three are scored."""
+    (tmp_path / "own.py").write_text(
+        "import pathlib\n"
+        "def reward(sample):\n"
+        "    with open(pathlib.Path(__file__).parent / 'called', 'a') as log:\n"
+        "        log.write(sample.sample_id + '\\n')\n"
+        "    return 1.0\n"
+    )
+    log = tmp_path / "called"
+
+    def called() -> list[str]:
+        return log.read_text().split() if log.exists() else []
+
+    engine.hold = lambda: len(engine.asked) == 8 and len(called()) < 3
+    one = eval_set(custom_rm_path=f"{tmp_path}/own.py:reward")
+    table, _ = evaluate_set(one, prompts, [engine.url], RelaxConfig(), step=-1, tokenizer=tokenizer)
+    assert sorted(called()) == sorted(table["sample_id"].to_pylist())

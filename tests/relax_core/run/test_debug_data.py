@@ -1,10 +1,12 @@
 """Debugging data as files: where they go, what they hold, and what is refused."""
 
+import os
 import pickle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -111,6 +113,45 @@ def test_samples_of_an_evaluation(run: Any, tmp_path: Path) -> None:
     save_debug_evaluation(run, 4, {"sums": rollout}, "eval_")
     [sample] = torch.load(tmp_path / "eval_4.pt", weights_only=True)["samples"]
     assert (sample["eval_set"], sample["reward"], sample["tokens"]) == ("sums", 1.0, [1, 2, 3])
+
+
+def test_a_path_that_ends_in_parquet_is_a_table_with_the_scores_and_is_read_again(run: Any, tmp_path: Path) -> None:
+    paths = {name: str(tmp_path / f"{name}-{{rollout_id}}.parquet") for name in ("samples", "batch")}
+    run.config = config(save_debug_rollout_data=paths["samples"], save_debug_train_data=paths["batch"])
+    save_debug_data(run, 4, *run.records)
+    recorded = read_recorded(config(load_debug_rollout_data=paths["samples"]), 4)
+    assert recorded.rollout.equals(run.tables["rollout"])
+    assert recorded.reward is not None
+    assert recorded.reward.equals(run.tables["reward"])
+    assert RunStore(str(tmp_path)).read_table("batch-4.parquet").equals(run.tables["batch"])
+    whole = RunStore(str(tmp_path)).read_table("samples-4.parquet")
+    save_debug_evaluation(run, 4, {"one": whole}, "eval_")
+    assert RunStore(str(tmp_path)).read_table("samples-eval_4.parquet").equals(whole)
+
+
+def test_numbers_and_arrays_of_numpy_are_read_and_objects_in_them_are_not(tmp_path: Path) -> None:
+    path, settings = tmp_path / "a.pt", config(load_debug_rollout_data=str(tmp_path / "a.pt"))
+    values = {"reward": np.float64(0.5), "rollout_log_probs": np.array([-0.25], np.float32)}
+    write_samples(str(path), {"samples": [{**SAMPLE, **values, "metadata": {"n": np.int64(3)}}]})
+    recorded = read_recorded(settings, 0)
+    assert recorded.reward is not None
+    assert recorded.reward["reward"].to_pylist() == [0.5]
+    assert recorded.rollout["rollout_log_probs"].to_pylist() == [[-0.25]]
+    assert recorded.rollout["metadata"].to_pylist() == ['{"n": 3}']
+    torch.save({"samples": [{**SAMPLE, "x": np.array([_Runs(str(tmp_path / "ran"))], object)}]}, path)
+    with pytest.raises(UserError, match="is no file of plain values"):
+        read_recorded(settings, 0)
+    assert not (tmp_path / "ran").exists()
+
+
+class _Runs:
+    """What makes a folder when it is unpickled without care."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.folder,)
 
 
 def test_tensors_are_read_as_lists(tmp_path: Path) -> None:

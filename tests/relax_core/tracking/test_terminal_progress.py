@@ -56,6 +56,13 @@ def test_metrics_that_are_missing_are_left_out():
     assert out.getvalue() == "step 5  no sample has a score  0.0 s\n"
 
 
+def test_a_critic_says_how_well_it_foresees():
+    progress, out = plain()
+    critic = {"critic/value_loss": 0.51234, "critic/explained_variance": 0.125, "critic/grad_norm": 1.0}
+    progress.step_done(0, {"reward/mean": 0.5, "loss": 0.1, **critic}, {})
+    assert out.getvalue() == "step 1  reward 0.500  loss 0.1  value loss 0.5123  explained variance 0.12  0.0 s\n"
+
+
 def test_quick_stages_are_silent_and_those_with_counts_are_not():
     progress, out = plain()
     progress.begin("r", 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from trainers import make_config, make_trainer
+from trainers import furthest, make_config, make_trainer, plain_update
 from training_batches import batches
 
 REJECTION = "relax_core.algorithms.corrections.rejection_function"
@@ -55,7 +55,6 @@ def all_cases(model: str, work: str) -> dict[str, Any]:
 
 def one_update(model: str, work: str, name: str, options: dict[str, Any]) -> dict[str, Any]:
     import pyarrow.parquet as pq
-    from safetensors.torch import load_file
     from transformers import AutoModelForCausalLM
 
     store, refs = batches(work)
@@ -87,16 +86,10 @@ def one_update(model: str, work: str, name: str, options: dict[str, Any]) -> dic
         loss = loss + (pg_loss / length - a.entropy_coef * entropies / max(len(kept), 1)) / len(rows)
     loss.backward()
     named = dict(policy.named_parameters())
-    norm = torch.nn.utils.clip_grad_norm_(named.values(), config.optimizer.clip_grad)
-    groups = [
-        {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": config.optimizer.weight_decay},
-        {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0},
-    ]
-    torch.optim.AdamW(groups, lr=config.optimizer.lr, eps=config.optimizer.adam_eps).step()
-    ours = load_file(f"{work}/{name}/model.safetensors")
-    worst = max((named[key].detach() - value.double()).abs().max().item() for key, value in ours.items())
+    norm = plain_update(config, named)
+    worst = furthest(named, f"{work}/{name}")
     found = {"loss": metrics["loss"], "norm": metrics["grad_norm"]}
-    return {"found": found, "wanted": {"loss": loss.item(), "norm": norm.item()}, "weights": worst, "metrics": metrics}
+    return {"found": found, "wanted": {"loss": loss.item(), "norm": norm}, "weights": worst, "metrics": metrics}
 
 
 def _policy(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import torch
-from trainers import PLAIN, make_config, make_trainer
+from trainers import PLAIN, make_config, make_trainer, plain_adamw
 
 from data.errors import UserError
 from data.ragged import Ragged
@@ -193,13 +193,7 @@ def plain_step(config: Any, models: dict[str, str]) -> tuple[dict[str, Any], Any
             for t in tokens:
                 advantages[i][t] = (advantages[i][t] - np.mean(flat)) / np.sqrt(max(np.var(flat), 1e-8))
 
-    groups = [[p for p in policy.parameters() if p.dim() > 1], [p for p in policy.parameters() if p.dim() == 1]]
-    decays = (config.optimizer.weight_decay, 0.0)
-    optimizer = torch.optim.AdamW(
-        [{"params": group, "weight_decay": decay} for group, decay in zip(groups, decays, strict=True)],
-        lr=config.optimizer.lr,
-        eps=config.optimizer.adam_eps,
-    )
+    optimizer = plain_adamw(config, list(policy.parameters()))
     updates, losses, norms = config.batch.num_steps_per_rollout, [], []
     size = len(rollout) // updates
     for update in range(updates):

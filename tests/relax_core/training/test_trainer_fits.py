@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from configs import shown
 
 import relax_core.training
 from relax_core.config.options import OPTIONS, with_options
@@ -44,7 +45,7 @@ def test_every_option_that_the_trainer_reads_is_among_them() -> None:
         ({"save_interval": 7}, False),
         ({"eval_interval": 7}, False),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_a_trainer_is_made_anew_for_what_it_honours_only(change: dict[str, Any], anew: bool) -> None:
     before, after = (trainer_options(with_options(RelaxConfig(), options)) for options in ({}, change))
@@ -65,7 +66,7 @@ def test_a_trainer_is_made_anew_for_what_it_honours_only(change: dict[str, Any],
         ({"tensor_model_parallel_size": 2}, {"actor", "critic"}),
         ({"critic_save": "x"}, set()),
     ],
-    ids=str,
+    ids=shown,
 )
 def test_an_option_of_one_role_leaves_the_others_trainer_alone(change: dict[str, Any], anew: set[str]) -> None:
     configs = [with_options(RelaxConfig(), {"critic_lr": 0.1, **options}) for options in ({}, change)]

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from trainers import follow, make_config, make_trainer, same, weights
+from trainers import follow, furthest, make_config, make_trainer, plain_update, same, weights
 from training_batches import batches, make_batch
 
 from data.errors import UserError
@@ -71,17 +71,9 @@ def against_transformers(model: str, work: str) -> dict[str, Any]:
             loss = loss + token / sum(row["loss_mask"]) / len(rows)
     loss.backward()
     named = dict(policy.named_parameters())
-    norm = torch.nn.utils.clip_grad_norm_(named.values(), config.optimizer.clip_grad)
-    groups = [
-        {"params": [p for p in named.values() if p.dim() > 1], "weight_decay": config.optimizer.weight_decay},
-        {"params": [p for p in named.values() if p.dim() == 1], "weight_decay": 0.0},
-    ]
-    torch.optim.AdamW(groups, lr=config.optimizer.lr, eps=config.optimizer.adam_eps).step()
-    from safetensors.torch import load_file
-
-    ours = load_file(f"{work}/one-step/model.safetensors")
-    worst = max((named[name].detach() - value.double()).abs().max().item() for name, value in ours.items())
-    return {"loss": [metrics["loss"], loss.item()], "norm": [metrics["grad_norm"], norm.item()], "weights": worst}
+    norm = plain_update(config, named)
+    worst = furthest(named, f"{work}/one-step")
+    return {"loss": [metrics["loss"], loss.item()], "norm": [metrics["grad_norm"], norm], "weights": worst}
 
 
 def compare_and_swap(model: str, work: str) -> None:

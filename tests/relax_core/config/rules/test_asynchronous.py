@@ -118,7 +118,7 @@ CASES: list[tuple[str, Case]] = [
     (
         "fetching-has-enough-sources",
         Case(
-            {"per_rank_fetch": True, "tensor_model_parallel_size": 2},
+            {"per_rank_fetch": True, "tensor_model_parallel_size": 2, "resource": {"actor": (1, 2), "rollout": (1, 1)}},
             "--num-data-storage-units 1: is fewer than the 2 tensor-parallel ranks that read at the same time with"
             " --per-rank-fetch. Make it 2 or more.",
             {"per_rank_fetch": True, "tensor_model_parallel_size": 2, "num_data_storage_units": 2},

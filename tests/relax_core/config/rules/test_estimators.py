@@ -24,6 +24,8 @@ def without(role: str) -> dict[str, Any]:
     return {**PPO, "resource": {name: devices for name, devices in ROLES.items() if name != role}}
 
 
+TAUGHT = {"use_opd": True, "opd_type": "sglang", "rm_url": "http://teacher:8000"}
+
 CASES: list[tuple[str, Case]] = [
     (
         "no-reference-beside-a-critic",
@@ -204,6 +206,14 @@ CASES: list[tuple[str, Case]] = [
             {"n_samples_per_prompt": 1},
             "--n-samples-per-prompt 1: makes every advantage of --advantage-estimator grpo 0",
             {"n_samples_per_prompt": 1, "disable_rewards_normalization": True},
+        ),
+    ),
+    (
+        "a-group-has-several",
+        Case(
+            {"n_samples_per_prompt": 1, **TAUGHT},
+            "--n-samples-per-prompt 1: makes what the rewards add to each advantage, beside the teacher, 0",
+            {"n_samples_per_prompt": 1, **TAUGHT, "rm_type": None},  # the teacher is all that it learns from
         ),
     ),
 ]

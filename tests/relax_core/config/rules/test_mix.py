@@ -27,6 +27,22 @@ CASES: list[tuple[str, Case]] = [
     wrong({"language": {"language": "xx"}}, "the language 'xx', which must be one of ar, bg,"),
     wrong({"repetition": {"max": 1.0}}, "the max 1.0, which must be a number, 0 or less."),
     (
+        "judged-part-has-a-judge",
+        Case(
+            {"rm_type": "mix", "reward_mix": {"judge": 1}},
+            '--reward-mix {"judge": 1}: has a part that needs --genrm-model-path, the model that judges.',
+            {"rm_type": "mix", "reward_mix": {"judge": 1}, "genrm_model_path": "{folder}/model"},
+        ),
+    ),
+    (
+        "remote-part-has-a-service",
+        Case(
+            {"rm_type": "mix", "reward_mix": {"remote_rm": 1}},
+            '--reward-mix {"remote_rm": 1}: has the part remote_rm, which needs --rm-url, the address of its service.',
+            {"rm_type": "mix", "reward_mix": {"remote_rm": 1}, "rm_url": "http://scores:8000"},
+        ),
+    ),
+    (
         "overlong-is-reached",
         Case(
             {

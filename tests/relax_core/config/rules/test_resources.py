@@ -153,9 +153,9 @@ CASES: list[tuple[str, Case]] = [
     (
         "colocation-knows-the-node",
         Case(
-            {"colocate": True, "resource": FOUR_EACH},
+            {"colocate": True, "resource": FOUR_EACH, "num_gpus_per_node": 8},
             "--num-gpus-per-node 8: is more than the 4 devices of the role actor, which --colocate shares.",
-            {"colocate": True, "resource": FOUR_EACH, "num_gpus_per_node": 4},
+            {"colocate": True, "resource": FOUR_EACH},
         ),
     ),
     (

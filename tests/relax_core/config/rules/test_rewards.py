@@ -7,13 +7,16 @@ from rule_cases import Case, check_case, check_names
 from relax_core.config.eval_sets import EvalSet
 from relax_core.config.rules.genrm import RULES as GENRM
 from relax_core.config.rules.mix import RULES as MIX
-from relax_core.config.rules.rewards import REWARDS, RULES
+from relax_core.config.rules.named import KEYS, REWARDS, has_key
+from relax_core.config.rules.rewards import RULES
 from relax_core.rewards.registry import builtin_rewards
+from relax_core.rewards.types import RewardInput
 
 OWN = [rule for rule in RULES if rule not in (*GENRM, *MIX)]
 SERVER: dict[str, Any] = {"rm_url": "http://teacher:8000/generate"}
 OPD: dict[str, Any] = {"use_opd": True, "opd_type": "sglang", **SERVER}
 REMOTE = [EvalSet(name="a", path="memory://set/a.jsonl", rm_type="remote_rm")]
+DAPO = [EvalSet(name="a", path="memory://set/a.jsonl", rm_type="dapo")]
 
 CASES: list[tuple[str, Case]] = [
     (
@@ -94,11 +97,35 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
-        "judged-part-has-a-judge",
+        "key-is-of-the-reward",
         Case(
-            {"rm_type": "mix", "reward_mix": {"judge": 1}},
-            '--reward-mix {"judge": 1}: has a part that needs --genrm-model-path, the model that judges.',
-            {"rm_type": "mix", "reward_mix": {"judge": 1}, "genrm_model_path": "judge"},
+            {"rm_type": "boxed_dapo", "reward_key": "scores"},
+            "--reward-key scores: is no key of what the reward boxed_dapo returns. Did you mean score?",
+            {"rm_type": "dapo", "reward_key": "acc"},
+        ),
+    ),
+    (
+        "key-is-of-the-reward",
+        Case(
+            {"rm_type": "mix", "reward_mix": {"math": 1, "dapo": 2}, "reward_key": "gsm8k"},
+            "--reward-key gsm8k: is no key of what the reward mix returns. Its keys are score, math, dapo, ",
+            {"rm_type": "mix", "reward_mix": {"math": 1, "dapo": 2}, "reward_key": "dapo/acc"},
+        ),
+    ),
+    (
+        "key-is-of-the-reward",
+        Case(
+            {"rm_type": "ifbench", "reward_key": "strict"},
+            "--reward-key strict: is no key of what the reward ifbench returns. Its keys are score, followed, *:*.",
+            {"rm_type": "ifbench", "reward_key": "keywords:existence"},
+        ),
+    ),
+    (
+        "key-is-of-the-reward",
+        Case(
+            {"eval_datasets": DAPO, "eval_reward_key": "right"},
+            "--eval-reward-key right: is no key of what the reward dapo returns.",
+            {"rm_type": "math", "reward_key": "any"},  # a number has none
         ),
     ),
     (
@@ -245,6 +272,14 @@ CASES: list[tuple[str, Case]] = [
     (
         "service-is-asked",
         Case(
+            {**SERVER, "rm_type": "mix", "reward_mix": {"math": 1}},
+            "--rm-url http://teacher:8000/generate: is asked by nothing",
+            {**SERVER, "rm_type": "mix", "reward_mix": {"remote_rm": 1}},
+        ),
+    ),
+    (
+        "service-is-asked",
+        Case(
             {**OPD, "opd_type": "megatron", "opd_teacher_load": "{folder}/model"},
             "--rm-url http://teacher:8000/generate: is asked by nothing",
             {**SERVER, "rm_type": "remote_rm"},
@@ -288,3 +323,18 @@ def test_a_rule_tells_what_breaks_it_and_nothing_else(tmp_path: Path, name: str,
 
 def test_every_reward_that_there_is_can_be_the_fallback() -> None:
     assert set(builtin_rewards()) <= set(REWARDS)
+
+
+def test_the_keys_are_those_that_the_rewards_return() -> None:
+    """Of the rewards that need no engine; `pred` of dapo and `error` of code are texts, no scores."""
+    answer = RewardInput("s", "p", "Answer: 5", "5", {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]})
+    for name in ("dapo", "ifbench"):
+        spec = builtin_rewards()[name]
+        returned = (spec.quick or spec.function)(answer)
+        numbers = [key for key, value in returned.items() if isinstance(value, float)]
+        assert all(has_key(KEYS[name], key) for key in numbers)
+        assert {key for key in KEYS[name] if "*" not in key} <= set(returned)
+    without = RewardInput("s", "p", "no program", None, {"tests": ["assert x == 1"]})
+    returned = builtin_rewards()["code"].function(without, code_sandbox="full", reward_timeout=10.0)
+    assert set(returned) == {*KEYS["code"], "error"}
+    assert {spec.name for spec in builtin_rewards().values() if spec.key} <= set(KEYS)

@@ -1,0 +1,94 @@
+"""The trainer and the engines of a run behind their Ray actors.
+
+Guarantee: each is what ``relax_core.run.ports`` says, and an error that was raised inside an actor arrives as itself;
+nothing is remembered here of what an actor holds.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from data.store import TableRef
+from relax_core.cluster.actors import result
+from relax_core.engines.actor import PARTS
+from relax_core.training.actor import NAMES
+from relax_core.training.roles import Role
+from relax_core.weights.transport import stale_engines
+
+CONTROL_TIMEOUT = 60.0
+MEMORY_TIMEOUT = 300.0
+"""Seconds until an engine has given up its memory or has it again: requests end first, and weights may be copied."""
+
+
+class RayTrainer:
+    """The trainer of a role behind its leading actor, rank 0. Every mutating call carries this driver's epoch."""
+
+    def __init__(self, handle: Any, role: Role = "actor") -> None:
+        self.handle, self._name = handle, NAMES[role]
+        self._epoch = result(handle.attach.remote(), CONTROL_TIMEOUT, self._name)
+
+    def _call(self, method: str, *args: Any) -> Any:
+        return result(getattr(self.handle, method).remote(self._epoch, *args), None, self._name)
+
+    def status(self) -> Mapping[str, Any]:
+        return dict(result(self.handle.status.remote(), CONTROL_TIMEOUT, self._name))
+
+    def initialise(self) -> None:
+        self._call("initialise")
+
+    def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
+        return dict(self._call("train", base, target, batch, store_url, weights_id))
+
+    def forward(
+        self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
+    ) -> pa.Table:
+        return self._call("forward", version, rollout, store_url, list(columns), weights_id)
+
+    def save(self, url: str, iteration: int) -> Mapping[str, Any]:
+        return dict(self._call("save", url, iteration))
+
+    def finish_save(self) -> Mapping[str, Any]:
+        return dict(self._call("finish_save"))
+
+    def load(self, url: str, iteration: int) -> None:
+        self._call("load", url, iteration)
+
+    def push_weights(self, version: int, urls: Sequence[str], weights_id: str) -> Mapping[str, Any]:
+        return dict(self._call("push_weights", version, list(urls), weights_id))
+
+    def export_hf(self, folder: str) -> None:
+        self._call("export_hf", folder)
+
+    def offload(self) -> int:
+        return int(self._call("offload"))
+
+    def onload(self) -> int:
+        return int(self._call("onload"))
+
+
+class RayEngines:
+    """SGLang engines behind their actors."""
+
+    def __init__(self, handles: Sequence[Any], urls: Sequence[str]) -> None:
+        self._handles = list(handles)
+        self.urls = list(urls)
+
+    def _each(self, method: str, *args: Any, timeout: float = CONTROL_TIMEOUT) -> list[Any]:
+        calls = [getattr(handle, method).remote(*args) for handle in self._handles]
+        return [result(call, timeout, f"engine {i}") for i, call in enumerate(calls)]
+
+    def abort_all(self) -> None:
+        self._each("abort_all")
+
+    def check(self) -> None:
+        self._each("info")
+
+    def stale(self, label: str) -> bool:
+        return bool(stale_engines(self.urls, label))
+
+    def release(self, parts: Sequence[str] = PARTS) -> None:
+        self._each("release", list(parts), timeout=MEMORY_TIMEOUT)
+
+    def resume(self, parts: Sequence[str] = PARTS) -> None:
+        self._each("resume", list(parts), timeout=MEMORY_TIMEOUT)
