@@ -16,6 +16,7 @@ from relax_core.rollout.hooks import log_evaluation
 from relax_core.run import turns
 from relax_core.run.asking import asking
 from relax_core.run.debug_data import save_debug_evaluation
+from relax_core.run.reconcile import push_weights
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import stage
@@ -48,12 +49,17 @@ def _evaluated(
     )
 
 
+def _turn(run: RunSession, version: int) -> None:
+    """Engines and judge hold their memory; the weights are sent again where the start of a judge has taken them."""
+    if run.mode == "whole" and turns.take_turns(run):
+        push_weights(run, version)
+    turns.generate(run)
+
+
 def _evaluate(run: RunSession, step: int, key: str, folder: str, version: int) -> StageRecord:
     tables, metrics, written = {}, {}, {}
-    run.services()  # a judge that died is replaced before anything is generated
-    turns.generate(run)
     for eval_set, prompts in run.evaluation_sets:
-        table, scores = asking(run, partial(_evaluated, run, eval_set, prompts, version))
+        table, scores = asking(run, partial(_evaluated, run, eval_set, prompts, version), partial(_turn, run, version))
         path = run.store.step_path(step, f"{folder}/{eval_set.name}.parquet")
         tables[eval_set.name] = run.store.write_table(path, table)
         metrics.update(scores)

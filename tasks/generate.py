@@ -78,12 +78,11 @@ def generate(run: RunSession, step: int, key: str) -> StageRecord:
                 finished=rows.add,
                 lost=partial(_tell_lost, run, step),
             )
-        table = rows.table(wanted)
+        reference = run.store.write_table(run.store.step_path(step, "rollout.parquet"), rows.table(wanted))
     except BaseException:
         rows.close()
         run.end_stream()
         raise
-    reference = run.store.write_table(run.store.step_path(step, "rollout.parquet"), table)
     return StageRecord("generate", key, {"rollout": reference}, {"cursor": cursor.to_json()})
 
 

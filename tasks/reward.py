@@ -5,6 +5,7 @@ stored rollout, and nothing is generated. Samples that were scored while others 
 table is the same without that.
 """
 
+from functools import partial
 from typing import Any
 
 from relax_core.rewards.kept import Kept
@@ -24,11 +25,12 @@ def _identity(run: RunSession, step: int) -> dict[str, Any]:
 @stage("reward", _identity)
 def reward(run: RunSession, step: int, key: str, rollout: StageRecord) -> StageRecord:
     """Scores of the rollout."""
-    turns.score(run)
     rows, stream = run.store.read_table(rollout.table), run.reward_stream
     kept = Kept()
     table, seconds = asking(
-        run, lambda services: score_timed(rows, run.config, run.reward_pools, services, stream, kept)
+        run,
+        lambda services: score_timed(rows, run.config, run.reward_pools, services, stream, kept),
+        partial(turns.score, run),
     )
     run.end_stream()
     run.store.write_table(run.store.step_path(step, "reward_seconds.parquet"), seconds)  # no part of any identity

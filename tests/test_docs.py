@@ -32,8 +32,8 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-OTHER_FLAGS = {"--help", "--version", "--config", "--rollout-batch-sise", "--check", "--json"}
-"""Flags that are no option: of the command line itself, a misspelling that is shown, of docs/generate.py."""
+OTHER_FLAGS = {"--help", "--version", "--config", "--rollout-batch-sise", "--check", "--json", "--dist"}
+"""Flags that are no option: of the command line itself, a misspelling that is shown, of docs/generate.py and pytest."""
 
 STEMS = {"--sglang", "--eval", "--rollout", "--no"}
 """What stands before dots: `--eval-...`."""

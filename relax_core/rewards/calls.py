@@ -17,7 +17,7 @@ from data.errors import UserError
 from relax_core import aio
 from relax_core.rewards.adapters import EXPECTED
 from relax_core.rewards.messages import Asked, Batch, Failed, FunctionName, Lost, Task
-from relax_core.rewards.outcome import Outcome, outcome_of, valid_text
+from relax_core.rewards.outcome import Outcome, error_text, outcome_of, valid_text
 from relax_core.rewards.types import UNDECIDED, RewardInput, RewardSpec
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Call:
         """What is raised in place of a function's own error."""
         lines = "".join(traceback.format_exception(error)).rstrip().splitlines()
         return UserError(
-            f"The reward {self.spec.name} failed on {self.what}: {type(error).__name__}: {_text(error)}.",
+            f"The reward {self.spec.name} failed on {self.what}: {type(error).__name__}: {error_text(error)}.",
             "Correct the function, or let it return None where a sample cannot be scored, and run again: "
             "finished generations are kept.",
             valid_text("\n".join(lines[-6:])),
@@ -287,13 +287,6 @@ class Scorer:
                     return self._error(call, error)
 
         return await aio.gather(one(call) for call in calls)
-
-
-def _text(error: Exception) -> str:
-    try:
-        return valid_text(str(error))
-    except BaseException:  # its own ``__str__``, which may raise anything
-        return "its text cannot be read"
 
 
 def timed(outcomes: list[Outcome], begin: float) -> list[Outcome]:

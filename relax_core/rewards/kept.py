@@ -32,3 +32,8 @@ class Kept:
             with self._lock:
                 _, key = self._keys[id(call)]
                 self._outcomes[key] = outcomes
+
+    def take(self, other: "Kept") -> None:
+        """Have the outcomes of another one too, that no call changes any more."""
+        with self._lock:
+            self._outcomes |= other._outcomes

@@ -23,6 +23,7 @@ class FunctionName:
         of_group: it gets the list of a group's samples.
         adapter: of the user's function's signature, see ``relax_core.rewards.adapters``.
         settings: JSON text of what it is configured with, see ``RewardSpec``.
+        source: hash of the user's source: a process that has another one of this name loads it anew.
     """
 
     name: str
@@ -30,11 +31,13 @@ class FunctionName:
     of_group: bool = False
     adapter: str = "auto"
     settings: str = ""
+    source: str = ""
 
     @classmethod
     def of(cls, spec: RewardSpec) -> "FunctionName":
         """The name of a function that is loaded here."""
-        return cls(spec.name, spec.custom, spec.of_group, spec.convention, spec.settings)
+        source = spec.source_hash if spec.custom else ""
+        return cls(spec.name, spec.custom, spec.of_group, spec.convention, spec.settings, source)
 
     def load(self) -> RewardSpec:
         """The function.

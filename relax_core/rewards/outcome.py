@@ -27,6 +27,14 @@ def valid_text(text: str) -> str:
     return str.encode(text, errors="backslashreplace").decode()
 
 
+def error_text(error: Exception) -> str:
+    """What an error of a function says, valid."""
+    try:
+        return valid_text(str(error))
+    except BaseException:  # its own ``__str__``, which may raise anything
+        return "its text cannot be read"
+
+
 Kind = Literal["scored", "no_score", "nan", "failed"]
 """There is a score; the function says that there is none; it returned NaN, which is neither; or it failed, or the
 sample did, so that nobody knows."""

@@ -133,7 +133,10 @@ def _score_table(
             calls.append(Call(route.spec, (sample,)))
     if custom:
         calls += [Call(custom, tuple(samples), group_id) for group_id, samples in groups.items()]
-    early = _taken(stream, scoring_hash(choice, config), calls, outcomes) if stream else frozenset[str]()
+    early: frozenset[str] = frozenset()
+    if stream:
+        kept = kept or Kept()
+        early = _taken(stream, scoring_hash(choice, config), calls, outcomes, kept)
     calls = [call for call in calls if call.samples[0].sample_id not in outcomes]
     with proxied(config.debug.http_proxy), nullcontext(pools) if pools else Pools(config) as processes:
         scored = replace(scorer(choice, config, partial(processes.get, services)), kept=kept)(calls)
@@ -164,13 +167,16 @@ def _score_table(
     return scores, pa.table(seconds)
 
 
-def _taken(stream: "RewardStream", scoring: str, calls: list[Call], outcomes: dict[str, Outcome]) -> frozenset[str]:
-    """Put the outcomes of the stream that fit the calls in their places.
+def _taken(
+    stream: "RewardStream", scoring: str, calls: list[Call], outcomes: dict[str, Outcome], kept: Kept
+) -> frozenset[str]:
+    """Put the outcomes of the stream that fit the calls in their places, and what its failed waves had into ``kept``.
 
     Returns:
         Ids of those samples whose outcome was there before the stream was asked.
     """
     found = stream.finish(scoring)
+    kept.take(found.kept)
     early: set[str] = set()
     for call in calls if found.outcomes else ():
         key = content_key(call)

@@ -25,6 +25,7 @@ from relax_core.config.sections import RelaxConfig
 from relax_core.proxy import proxied
 from relax_core.rewards.calls import Call
 from relax_core.rewards.choice import RewardChoice, custom_reward, reward_router, scorer
+from relax_core.rewards.kept import Kept
 from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.pools import CallPool, Pools, Services
 from relax_core.rewards.rows import content_key, route_of, rows_of
@@ -53,10 +54,12 @@ class Found:
     Attributes:
         outcomes: ``content_key`` of a call to the outcomes of its samples.
         early: keys of those that were there before anybody waited for them.
+        kept: outcomes of calls that had theirs when another call of their wave failed.
     """
 
     outcomes: Outcomes
     early: frozenset[bytes]
+    kept: Kept
 
 
 @dataclass
@@ -128,6 +131,7 @@ class RewardStream:
         self._failed = self._last = False
         self._found: dict[bytes, list[Outcome]] = {}
         self._early: frozenset[bytes] = frozenset()
+        self._kept = Kept()
         self._groups: dict[str, list[RewardInput | None]] = {}
         self._plain = Lane(1 << 30, PLAIN_WAVES)  # processes limit them
         self._coroutines = Lane(config.reward.reward_max_concurrency, COROUTINE_WAVES)
@@ -156,7 +160,9 @@ class RewardStream:
         """
         self._mail.put(self._end)
         self._thread.join()
-        return Found(self._found, self._early) if self._scoring == scoring else Found({}, frozenset())
+        if self._scoring != scoring:
+            return Found({}, frozenset(), Kept())
+        return Found(self._found, self._early, self._kept)
 
     def close(self) -> None:
         """End the calls that are under way, and make no further ones; after ``finish`` there are none."""
@@ -191,7 +197,7 @@ class RewardStream:
     def _prepare(self) -> None:
         self._custom = custom_reward(self._choice, self._config)
         self._router = reward_router(self._choice, self._config, self._services)
-        self._scorer = scorer(self._choice, self._config, self._pool)
+        self._scorer = replace(scorer(self._choice, self._config, self._pool), kept=self._kept)
         self._scoring = scoring_hash(self._choice, self._config)
 
     def _fail(self, error: BaseException) -> None:
@@ -232,8 +238,12 @@ class RewardStream:
             while (wave := lane.next_wave(self._last)) is not None:
                 self._waves = [thread for thread in self._waves if thread.is_alive()]
                 thread = threading.Thread(target=self._wave, args=(lane, *wave), name="reward-wave", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # no more threads: this wave will never say that it has ended
+                    lane.ended(wave[1])
+                    raise
                 self._waves.append(thread)
-                thread.start()
 
     def _ended(self, lane: Lane, share: int, wave: Sequence[bytes], result: Any) -> None:
         lane.ended(share)

@@ -19,14 +19,18 @@ T = TypeVar("T")
 TRIES = 3
 
 
-def asking(run: RunSession, work: Callable[[Services], T]) -> T:
+def asking(run: RunSession, work: Callable[[Services], T], turn: Callable[[], object] = lambda: None) -> T:
     """What ``work`` returns, given the addresses of what it may ask.
+
+    Args:
+        turn: called before each try: where devices are shared, the start of an engine takes the others' memory.
 
     Raises:
         UserError: it raised it, and all engines live, or one has died for the third time.
     """
     services = run.services()
     for _ in range(TRIES - 1):
+        turn()
         try:
             return work(services)
         except UserError as error:
@@ -37,4 +41,5 @@ def asking(run: RunSession, work: Callable[[Services], T]) -> T:
                 "%s An engine of the judge had died and was replaced; what it left is asked again.", error.problem
             )
             services = now
+    turn()
     return work(services)

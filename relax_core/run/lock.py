@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -48,14 +49,19 @@ class DriverLock:
 
     def __init__(self, store: RunStore, takeover: bool = False, say: Callable[[str], None] = lambda text: None) -> None:
         self._store = store
-        origin = {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()}
+        origin = {
+            "host": socket.gethostname(),
+            "machine": _machine(),
+            "pid": os.getpid(),
+            "created": psutil.Process().create_time(),
+        }
         holder = store.read_json(CLAIM)
         holder = holder if isinstance(holder, dict) else {}
         same = origin.items() <= holder.items()
-        if "pid" in holder and not same and self._lives(holder, origin["host"], say):
+        if "pid" in holder and not same and self._lives(holder, say):
             if not takeover:
-                raise _refused(store, holder, origin["host"])
-            _end_local(holder, origin["host"], say)
+                raise _refused(store, holder)
+            _end_local(holder, say)
         self._own: dict[str, Any] = {**origin, "epoch": _epoch(holder) + 1}
         store.write_json(CLAIM, self._own)
         self._ended = threading.Event()
@@ -89,14 +95,15 @@ class DriverLock:
         count = 0
         while not self._ended.is_set():
             with contextlib.suppress(UserError):  # the run itself will say so if its folder is gone
-                if self._store.read_json(CLAIM) != self._own:
+                holder = self._store.read_json(CLAIM)
+                if isinstance(holder, dict) and holder != self._own:
                     return
                 self._store.write_json(BEAT, {"epoch": self.epoch, "count": count})
             count += 1
             self._ended.wait(BEAT_SECONDS)
 
-    def _lives(self, holder: dict[str, Any], host: object, say: Callable[[str], None]) -> bool:
-        if holder.get("host") == host:
+    def _lives(self, holder: dict[str, Any], say: Callable[[str], None]) -> bool:
+        if _is_here(holder):
             return _process(holder) is not None
         before = self._store.read_json(BEAT)
         if not isinstance(before, dict) or _epoch(before) != _epoch(holder):
@@ -111,16 +118,32 @@ class DriverLock:
         return False
 
 
-def _refused(store: RunStore, holder: dict[str, Any], host: object) -> UserError:
-    end = f"end it (`kill {holder['pid']}`)" if holder.get("host") == host else "end it there"
+def _machine() -> str:
+    """Where a process id means something: this machine since it was started, and there the container. Names of hosts
+    do not tell: containers that use the host's network share its name, and machines may be called the same."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return socket.gethostname()
+
+
+def _is_here(holder: dict[str, Any]) -> bool:
+    if "machine" in holder:
+        return bool(holder["machine"] == _machine())
+    return bool(holder.get("host") == socket.gethostname())  # of an earlier version
+
+
+def _refused(store: RunStore, holder: dict[str, Any]) -> UserError:
+    end = f"end it (`kill {holder['pid']}`)" if _is_here(holder) else "end it there"
     return UserError(
-        f"{_name(holder, host)} drives the run {store.url} already.",
+        f"{_name(holder)} drives the run {store.url} already.",
         f"Wait for it, or {end} and start again, or add --takeover, which takes the run from it: the run goes on.",
     )
 
 
-def _name(holder: dict[str, Any], host: object = None) -> str:
-    where = "" if holder.get("host") == host else f" on {holder.get('host')}"
+def _name(holder: dict[str, Any]) -> str:
+    where = "" if _is_here(holder) else f" on {holder.get('host')}"
     return f"Process {holder.get('pid')}{where}"
 
 
@@ -139,9 +162,9 @@ def _process(holder: dict[str, Any]) -> psutil.Process | None:
         return None
 
 
-def _end_local(holder: dict[str, Any], host: object, say: Callable[[str], None]) -> None:
+def _end_local(holder: dict[str, Any], say: Callable[[str], None]) -> None:
     """End a driver of this machine; one of another finds out by itself."""
-    process = _process(holder) if holder.get("host") == host else None
+    process = _process(holder) if _is_here(holder) else None
     if process is None:
         return
     say(f"ending process {process.pid}, which drives this run")

@@ -84,7 +84,7 @@ class RunSession:
         self.id = run_id(config.run.run_dir)
         self.records = StageRecords(self.store)
         self.store.check_writable()
-        self._lock = DriverLock(self.store, self.config.run.takeover, progress.note)
+        self._lock = DriverLock(self.store, self.config.run.takeover, lambda text: self.progress.note(text))
         if training:
             self._keep_configuration(sources)
         self.config = pin_load(self.config, self.store, keep=training)
@@ -320,7 +320,8 @@ class RunSession:
         if self.records.last(step, "reward") is not None:
             return None
         choice = training_choice(self.config)
-        self.reward_stream = RewardStream(choice, self.config, self.reward_pools, self.services(), table)
+        # as they were when the step began: the start of another judge would take the engines' memory now
+        self.reward_stream = RewardStream(choice, self.config, self.reward_pools, self.known_services, table)
         return self.reward_stream.add
 
     def end_stream(self) -> None:
@@ -336,7 +337,7 @@ class RunSession:
         if self.mode == "train":
             self._trainer = self.backend.ensure_trainer(self.has_critic)
         elif self.mode == "rollout":
-            self._engines = self.ensure_rollout()
+            self.ensure_rollout()
         else:
             self._trainer, self._engines = self.backend.ensure(self.has_critic)
         if self.has_critic:
@@ -346,11 +347,17 @@ class RunSession:
 
     def ensure_rollout(self) -> EnginesPort:
         """Live engines with the first weights, without a trainer."""
-        return self.backend.ensure_rollout(self.history.weights_id(0))
+        self._engines = self.backend.ensure_rollout(self.history.weights_id(0))
+        return self._engines
 
     def services(self) -> dict[str, list[str]]:
         """Addresses of what rewards may ask: ``genrm``, the judge's live engines, started where they are missing."""
         self._judge = self.backend.ensure_genrm() if has_judge(self.config) else None
+        return self.known_services
+
+    @property
+    def known_services(self) -> dict[str, list[str]]:
+        """``services`` as they were when they were last looked at."""
         return {} if self._judge is None else {"genrm": list(self._judge.urls)}
 
     @property

@@ -162,6 +162,24 @@ def test_a_reward_that_fails_loses_no_generation(tmp_path: Path, tiny_model: Pat
     assert backend.engine.generate_calls == SAMPLES
 
 
+def test_a_table_that_cannot_be_written_loses_no_sample(
+    tmp_path: Path, tiny_model: Path, sums: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, backend, write = config(tmp_path, tiny_model, sums, file), FakeBackend(), RunStore.write_table
+
+    def full(store: RunStore, path: str, table: pa.Table) -> Any:
+        if path.endswith("rollout.parquet"):
+            raise UserError("The disk is full.")
+        return write(store, path, table)
+
+    monkeypatch.setattr(RunStore, "write_table", full)
+    with pytest.raises(UserError, match="disk is full"):
+        train(settings, backend)
+    monkeypatch.setattr(RunStore, "write_table", write)
+    train(settings, backend)
+    assert backend.engine.generate_calls == SAMPLES
+
+
 def test_a_generation_that_fails_leaves_no_call_running(tmp_path: Path, tiny_model: Path, sums: Path) -> None:
     """The first sample keeps its reward busy; then the engine fails."""
     pid = tmp_path / "pid"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeBackend, FakeMemory, Killed, Stopper
+from fakes import FakeBackend, FakeEngines, FakeMemory, Killed, Stopper
 
 from relax_core.config import RelaxConfig, with_options
 
@@ -134,6 +134,36 @@ def test_weights_that_were_given_up_are_sent_again(
     (tmp_path / "run/steps/000001/rollout.parquet").unlink()
     run_to_end(settings, backend)
     assert backend.trainer.applied == plain.trainer.applied
+
+
+class DyingJudge(FakeBackend):
+    """The judge is found dead at one look and started again, for which all others make room; so do other engines of
+    its own: it comes back without its memory."""
+
+    def __init__(self, memory: FakeMemory, look: int) -> None:
+        super().__init__(memory)
+        self.look = look
+
+    def ensure_genrm(self) -> FakeEngines:
+        judge = super().ensure_genrm()
+        if self.judges == self.look:
+            self.trainer.offload()
+            for engines in (FakeEngines(self.engine, self.memory), judge):
+                engines.release(["weights", "kv_cache"])
+        return judge
+
+
+# The looks of a step: its beginning, the evaluation of the first weights, the scores, the sync, the other evaluation.
+@pytest.mark.parametrize("look", [1, 2, 3, 4, 5])
+def test_a_judge_that_was_started_anew_leaves_nobody_without_memory(
+    tmp_path: Path, tiny_model: Path, sums: Path, look: int
+) -> None:
+    backend = DyingJudge(FakeMemory("trainer", "engines", "judge"), look)
+    settings = config(
+        tmp_path / "run", tiny_model, sums, num_rollout=1, eval_interval=1, **SHARED, **judged(tiny_model)
+    )
+    run_to_end(settings, backend)
+    assert backend.judges == 5
 
 
 @pytest.fixture(scope="module")

@@ -188,7 +188,7 @@ def test_a_function_that_cannot_be_used_stops_the_run_before_an_engine_starts(
 ) -> None:
     backend = FakeBackend()
     settings = config(tmp_path / "run", tiny_model, sums, file, rollout_data_postprocess_path=f"{file}:prompts")
-    with pytest.raises(UserError, match="Did you mean 'prompt'"):
+    with pytest.raises(UserError, match=r"has no 'prompts'\. Did you mean prompt"):
         train(settings, backend)
     assert backend.ensured == 0
 

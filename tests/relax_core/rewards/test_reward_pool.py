@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from relax_core.rewards.custom import load_custom
 from relax_core.rewards.messages import Ask, Asked, Failed, FunctionName, Lost, Task
 from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.pool import RewardPool
@@ -59,6 +60,17 @@ def task(tmp_path: Path) -> Callable[[str], Task]:
     path.write_text(FUNCTION)
     name = FunctionName(f"{path}:reward", custom=True)
     return lambda response: Task(name, (RewardInput("s", "", response),), None, None)
+
+
+def test_a_process_that_is_kept_runs_the_source_that_its_caller_has(tmp_path: Path) -> None:
+    path = tmp_path / "edited.py"
+    with RewardPool(1, 30.0) as pool:
+        for score in (1.0, 2.0, 1.0):
+            path.write_text(f"def reward(sample):\n    return {score}\n")
+            spec = load_custom(f"{path}:reward")
+            task = Task(FunctionName.of(spec), (RewardInput("s", "", ""),), None, None)
+            [[outcome]] = pool.run([task])
+            assert outcome.score == score
 
 
 @pytest.fixture

@@ -335,6 +335,28 @@ def test_a_function_that_cannot_be_loaded_fails_nobody_who_hands_samples_over(po
     assert "no_such_module" in caplog.text
 
 
+def test_a_machine_without_a_thread_to_spare_holds_nobody_up(
+    functions: Path, pools: Pools, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, config = rollout(["a"] * 4), config_of(custom_rm_path=f"{functions}:reward")
+    real = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "reward-wave":
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    with stream_of(config, pools, table) as stream:
+        monkeypatch.setattr(threading.Thread, "start", start)
+        for place in range(4):
+            stream.add(place)
+        ended = threading.Thread(target=found_nothing, args=(stream,), daemon=True)
+        ended.start()
+        ended.join(30)
+        assert not ended.is_alive()
+        assert score_timed(table, config, pools, stream=stream)[0] == score_table(table, config, pools)
+
+
 def found_nothing(stream: RewardStream) -> bool:
     return not stream.finish("").outcomes
 

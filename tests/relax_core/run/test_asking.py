@@ -113,3 +113,6 @@ def test_a_failed_outcome_is_not_kept_and_content_tells_calls_apart() -> None:
     assert kept.find(Call(spec, (sample(0),))) == [Outcome(1.0)]  # type: ignore[arg-type]
     assert kept.find(Call(spec, (sample(0),), key="verdict")) is None  # type: ignore[arg-type]
     assert kept.find(Call(spec, (sample(1),))) is None  # type: ignore[arg-type]
+    other = Kept()
+    other.take(kept)
+    assert other.find(Call(spec, (sample(0),))) == [Outcome(1.0)]  # type: ignore[arg-type]

@@ -34,7 +34,8 @@ def other() -> Iterator[subprocess.Popen[bytes]]:
 
 def claim(process: subprocess.Popen[bytes], epoch: int = 4) -> dict[str, Any]:
     created = psutil.Process(process.pid).create_time()
-    return {"host": socket.gethostname(), "pid": process.pid, "created": created, "epoch": epoch}
+    where = {"host": socket.gethostname(), "machine": lock._machine()}
+    return {**where, "pid": process.pid, "created": created, "epoch": epoch}
 
 
 def test_a_living_driver_of_this_machine_keeps_the_run(store: RunStore, other: subprocess.Popen[bytes]) -> None:
@@ -105,6 +106,17 @@ def test_a_silent_driver_of_another_machine_holds_nobody_up_for_long(store: RunS
     assert driver.epoch == 3
     assert "Process 7 on far-away has driven this run: waiting" in told[0]
     driver.release()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_driver_in_another_container_of_the_same_host_name_keeps_the_run(store: RunStore) -> None:
+    """Its process id means nothing here: only its beats tell that it lives."""
+    store.write_json(CLAIM, {**FAR, "host": socket.gethostname(), "machine": "boot pid:[1]"})
+    far = threading.Timer(0.3, lambda: store.write_json(BEAT, {"epoch": 2, "count": 4}))
+    far.start()
+    with pytest.raises(UserError, match=r"Process 7 on .* drives the run .* already"):
+        DriverLock(store)
+    far.join()
 
 
 @pytest.mark.usefixtures("quick")
