@@ -30,7 +30,10 @@ def events(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
             f"{chosen.run} has no {FILE}.",
             "Name the --run-dir of a run." if not store.exists("config.yaml") else "It gets one with its next start.",
         )
-    for event in read_events(store, chosen.step, chosen.kind):
+    found = read_events(store, chosen.step, chosen.kind)
+    if not found:
+        print("no such events", file=sys.stderr)
+    for event in found:
         print(dumps(event) if chosen.json else event_text(event))
     sys.stdout.flush()
     return 0

@@ -7,6 +7,8 @@ coroutines that run together only the one that was at work is lost, where that c
 import contextlib
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -39,6 +41,9 @@ START_SECONDS = 120.0
 GRACE_SECONDS = 2.0
 """How much later than its time limit a coroutine may answer, as it is ended in its own process first; and how long a
 process may take to end once its connection has."""
+
+STALL_SECONDS = 10.0
+"""How long a message that has begun may pause: the rest of one that a function has disturbed never comes."""
 
 _TICK_SECONDS = 0.1
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
@@ -80,6 +85,7 @@ class Worker:
             start_new_session=True,  # so that a function's own processes are ended with it
         )
         theirs.close()
+        _limit_stalls(self._connection.fileno())
         self._numbers: dict[FunctionName, int] = {}
         self._request = 0
         self._ended = False
@@ -120,7 +126,7 @@ class Worker:
             self._send(message)
             while True:
                 if self._connection.poll(_TICK_SECONDS):
-                    request, told = self._connection.recv()
+                    request, told = self._receive()
                     if request != self._request:
                         continue
                     progress = time.monotonic()
@@ -159,7 +165,7 @@ class Worker:
         try:
             self._send(message)
             while self._connection.poll(max(0.0, until - time.monotonic())):
-                request, answer = self._connection.recv()
+                request, answer = self._receive()
                 if request == self._request:
                     return answer
         except (EOFError, OSError):
@@ -173,14 +179,24 @@ class Worker:
         self._request += 1
         self._connection.send(Numbered(self._request, message))
 
+    def _receive(self) -> tuple[int, Any]:
+        """What the process has said; what is no message is told like the end of the connection."""
+        try:
+            request, told = self._connection.recv()
+        except (EOFError, OSError):
+            raise
+        except Exception as error:  # a function has written into the connection
+            raise EOFError from error
+        return request, told
+
     def _crash(self) -> Lost:
         """Why the connection has ended: nearly always because the process does, whose status is to be told."""
         try:
             self._process.wait(GRACE_SECONDS)
-        except subprocess.TimeoutExpired:  # a function has closed it
+        except subprocess.TimeoutExpired:  # a function has closed it, or written into it
             self.kill()
             self._process.wait()
-            return Lost("crash", "the reward's process closed its connection")
+            return Lost("crash", "the reward's process closed or disturbed its connection")
         return Lost("crash", f"the reward's process ended with {_ending(self._process.returncode)}")
 
     def kill(self) -> None:
@@ -196,6 +212,13 @@ class Worker:
             self._ended = True
             self._connection.close()
             self._board.close()
+
+
+def _limit_stalls(descriptor: int) -> None:
+    limit = struct.pack("@ll", int(STALL_SECONDS), 0)  # a timeval
+    with socket.socket(fileno=os.dup(descriptor)) as same:
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _ending(code: int | None) -> str:

@@ -1,8 +1,8 @@
 """Rows of finished samples, made and kept while others are still generated.
 
 Guarantee: the table is the one that all results would make together, whatever was finished when, and whatever of it an
-earlier process had kept; each response is decoded once; what was finished ``KEEP_SECONDS`` before a kill is in the run
-directory, and is not generated again. Whoever hands a result over never waits.
+earlier process had kept; each response is decoded once; what was finished a few seconds before a kill, see
+``KEEP_SECONDS``, is in the run directory, and is not generated again. Whoever hands a result over never waits.
 """
 
 import logging
@@ -67,7 +67,10 @@ class Kept:
 
     def delete(self) -> None:
         """Forget everything of the step: its table is there."""
-        self._store.delete(self._root)
+        try:
+            self._store.delete(self._root)
+        except UserError as error:  # it is in nobody's way
+            log.warning("%s stays: %s", self._store.uri(self._root), error)
 
 
 class Collector:

@@ -64,6 +64,7 @@ class DriverLock:
             _end_local(holder, say)
         self._own: dict[str, Any] = {**origin, "epoch": _epoch(holder) + 1}
         store.write_json(CLAIM, self._own)
+        self.check()  # of two that start at once the last one has it; an object store allows no more than this
         self._ended = threading.Event()
         threading.Thread(target=self._beat, name="driver-beat", daemon=True).start()
 

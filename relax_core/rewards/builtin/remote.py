@@ -7,6 +7,7 @@ between; what it refuses is not asked again. Without an answer the sample has no
 
 import asyncio
 import json
+import logging
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from relax_core.rewards.types import RewardInput
 
 if TYPE_CHECKING:
     import aiohttp
+
+log = logging.getLogger(__name__)
 
 TRIES = 10
 LONGEST_WAIT = 30.0
@@ -58,6 +61,7 @@ async def remote_rm(sample: RewardInput, rm_url: str | None) -> Any:
             except (_NoAnswer, aiohttp.ClientError, TimeoutError) as error:
                 if k == TRIES - 1:
                     raise _given_up(rm_url, sample, error) from error
+                _tell_once(rm_url, error)
                 await _wait(min(2.0**k, LONGEST_WAIT) + random.random())
     raise AssertionError("unreachable")
 
@@ -75,8 +79,20 @@ async def _asked(session: "aiohttp.ClientSession", url: str, body: dict[str, Any
             raise _NoAnswer(f"status {response.status}, {text[:MAX_SHOWN]!r}")
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _NoAnswer(f"no JSON but {text[:MAX_SHOWN]!r}") from None
+
+
+_told: set[str] = set()
+
+
+def _tell_once(url: str, error: Exception) -> None:
+    """Warn of a service whose first try failed: all tries together take minutes."""
+    if url not in _told:
+        _told.add(url)
+        log.warning(
+            "the service of remote_rm at %s gives no score yet, and is asked again: %s", _shown(url), _said(error)
+        )
 
 
 async def _wait(seconds: float) -> None:
@@ -84,12 +100,15 @@ async def _wait(seconds: float) -> None:
 
 
 def _given_up(url: str, sample: RewardInput, error: Exception) -> UserError:
-    said = str(error) if isinstance(error, _NoAnswer) else f"{type(error).__name__}: {error}"
     return UserError(
         f"The service of remote_rm at {_shown(url)} gave no score for sample {sample.sample_id} in {TRIES} tries; "
-        f"the last one ended with {said}.",
+        f"the last one ended with {_said(error)}.",
         "Start it, or correct --rm-url, and run again: finished generations are kept.",
     )
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, _NoAnswer) else f"{type(error).__name__}: {error}"
 
 
 def _shown(url: str) -> str:

@@ -27,6 +27,10 @@ _STATED = re.compile(r"answer(?: is|:)\s*:?\s*(?P<answer>[^\n]{1,200})", re.IGNO
 _NUMBERS = re.compile(
     r"(?<![\w.])[-+]?(?:\\[dt]?frac\{-?\d+\}\{-?\d+\}|\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:/\d+)?%?", re.ASCII
 )
+_TAKEN_BEFORE = re.compile(r"(?:[\^_{\\/]|[\w)}]\*{1,2}|\bnot\s+|\d\s*,\s*|\d\s+(?:or|and)\s+)\Z")
+_TAKEN_BEHIND = re.compile(r"[\^_}]|\*\w")
+"""What makes of the last number of a text a part of something else: of a power or a root, of several answers."""
+
 _LONGEST = 4000
 
 Decide = Callable[[str, str], bool | None]
@@ -54,8 +58,14 @@ def candidate(text: str) -> str:
         mathematics = next(part for part in found[0].groups() if part).strip()
         after = _NUMBERS.findall(scope, found[0].end())
         return after[-1] if after and not any(map(str.isdigit, mathematics)) else mathematics
-    numbers = _NUMBERS.findall(scope)
-    return numbers[-1] if numbers else scope.strip().rstrip(".")
+    numbers = deque(_NUMBERS.finditer(scope), maxlen=1)
+    if (
+        numbers
+        and not _TAKEN_BEFORE.search(scope, 0, numbers[0].start())
+        and not _TAKEN_BEHIND.match(scope, numbers[0].end())
+    ):
+        return numbers[0].group()
+    return scope.strip().rstrip(".")
 
 
 def _openr1mm(sample: RewardInput, decide: Decide) -> float | Undecided | None:

@@ -105,6 +105,16 @@ def test_a_service_that_never_answers_is_given_up_after_ten_tries(
     assert (len(service.calls), len(waits)) == (10, 9)
 
 
+def test_a_service_that_is_away_is_told_of_once_and_at_once(
+    service: Service, waits: list[float], monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(remote, "_told", set())
+    scored(service, [(500, "down")] * 5 + [(200, 1)] * 3, 3)
+    assert [text for text in caplog.messages if "remote_rm" in text and "asked again: status 500" in text] == [
+        caplog.messages[0]
+    ]
+
+
 def test_a_refusal_is_not_asked_again(service: Service, waits: list[float]) -> None:
     with pytest.raises(UserError, match="refuses sample 000000-0000-000: status 422"):
         scored(service, [(422, "no such field")])

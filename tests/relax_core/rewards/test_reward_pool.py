@@ -36,6 +36,13 @@ def reward(sample):
         return 99.0
     if kind == "fork":
         os.wait(); return 1.0
+    if kind == "disturb":  # a whole message that is none, or one of 1.8 GB of which no more comes
+        for descriptor in range(3, 30):
+            try:
+                os.write(descriptor, b"\\0\\0\\0\\5junk!" if value == "whole" else b"junk!")
+            except OSError:
+                pass
+        return 1.0
     if kind == "close":
         os.closerange(3, 1000); time.sleep(1000)
     if kind == "surrogate":
@@ -130,7 +137,18 @@ def test_an_answer_with_another_number_is_not_taken(task: Callable[[str], Task])
 def test_a_process_that_closes_its_connection_and_lives_on_is_ended(task: Callable[[str], Task]) -> None:
     with RewardPool(1, 60.0) as pool:
         results = pool.run([task("close"), task("say 1")])
-    assert results[0] == Lost("crash", "the reward's process closed its connection")
+    assert results[0] == Lost("crash", "the reward's process closed or disturbed its connection")
+    assert results[1][0].score == 1  # type: ignore[index]
+
+
+@pytest.mark.parametrize("what", ["whole", "begin"])
+def test_a_function_that_writes_into_the_connection_costs_its_own_sample_alone(
+    task: Callable[[str], Task], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr("relax_core.rewards.process.STALL_SECONDS", 1.0)
+    with RewardPool(1, 60.0) as pool:
+        results = pool.run([task(f"disturb {what}"), task("say 1")])
+    assert results[0] == Lost("crash", "the reward's process closed or disturbed its connection")
     assert results[1][0].score == 1  # type: ignore[index]
 
 
