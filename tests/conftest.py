@@ -1,7 +1,9 @@
 """What the whole suite shares: quiet libraries, one Prefect server, one Ray head, tiny models. Each is started once."""
 
+import functools
 import logging
 import os
+import re
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -14,38 +16,39 @@ from typing import Any
 import pytest
 
 LANES = {"engines": ("e2e", "sglang", "ray"), "trainers": ("megatron",)}
-"""Tests with one of these marks stay together when several processes share the work: a Ray head, an engine and the
-memory that they take are there once. Longest first."""
+"""With `-n`, files that use one of these marks stay together in one process: a Ray head, an engine, and the memory that
+they take, are there once. Longest first."""
 
 
-@pytest.hookimpl(tryfirst=True)
+@functools.cache
+def _lane(path: Path) -> str:
+    """The lane of a file of tests, or the file itself."""
+    marks = set(re.findall(r"\bmark\.(\w+)", path.read_text()))
+    return next((lane for lane, its in LANES.items() if marks.intersection(its)), str(path))
+
+
+def _rank(path: Path) -> int:
+    """Where a file stands in the queue: lanes, then flows, which share a Prefect server, then what fills the gaps."""
+    lane = _lane(path)
+    return list(LANES).index(lane) if lane in LANES else len(LANES) + ("prefect_server" not in path.read_text())
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With `-n`: lanes first, then flows, which share a Prefect server, then the rest to fill the gaps."""
-    if not hasattr(config, "workerinput"):
-        return
-    ranks: dict[str, int] = {}
-    for item in items:
-        lanes = [lane for lane, marks in LANES.items() if any(map(item.get_closest_marker, marks))]
-        if lanes:
-            item.add_marker(pytest.mark.xdist_group(lanes[0]))
-            rank = list(LANES).index(lanes[0])
-        else:
-            rank = len(LANES) + ("prefect_server" not in getattr(item, "fixturenames", ()))
-        ranks[item.nodeid] = rank
-    items.sort(key=lambda item: ranks[item.nodeid])
+    """With `-n`, what takes longest comes first."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _rank(item.path))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A lane, or else a file, is what one process takes at a time, in the order of collection."""
+    """With `-n --dist loadgroup`, a process takes a lane or a file at a time, in the order above."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Lanes(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            _, _, lane = nodeid.rpartition("@")
-            return lane if lane in LANES else nodeid.partition("::")[0]
+            return _lane(config.rootpath / nodeid.partition("::")[0])
 
-    if config.getvalue("dist") != "loadgroup":
+    if config.getoption("dist") != "loadgroup":
         return None
     config.option.loadscopereorder = False
     return Lanes(config, log)

@@ -72,7 +72,7 @@ def known_flags() -> set[str]:
     flags = {*spellings(), *OTHER_FLAGS, *STEMS}
     # of the commands that read their own arguments
     own = [ROOT / f"flows/cli/{name}.py" for name in ("standing", "ask", "reward", "replay", "events")]
-    for path in [*own, *(ROOT / "benchmarks").glob("*.py")]:
+    for path in [*own, *(ROOT / "benchmarks").rglob("*.py")]:
         flags |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', path.read_text()))
     return flags
 

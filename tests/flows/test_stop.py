@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM of real commands: a terminal sends them to the whole group, servers and workers included."""
 
+import functools
 import os
 import pty
 import signal
@@ -37,6 +38,11 @@ def reward(sample):
 """
 
 
+def _in_terminal(side: int) -> None:
+    os.login_tty(side)  # type: ignore[attr-defined]  # typeshed: later versions only
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs, as these tests may be, ignore it
+
+
 class Terminal:
     """A command in a terminal of its own, and what it wrote there."""
 
@@ -46,7 +52,7 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", *command],
             env={**os.environ, **environment},
-            preexec_fn=lambda: os.login_tty(slave),  # type: ignore[attr-defined]  # typeshed: later versions only
+            preexec_fn=functools.partial(_in_terminal, slave),
         )
         os.close(slave)
 
@@ -71,7 +77,11 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end; the exit code."""
-        code = self.process.wait(timeout=60)  # Prefect's patience with a dead server is longer
+        try:
+            code = self.process.wait(timeout=60)  # Prefect's patience with a dead server is longer
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
         while self.read():
             pass
         os.close(self._master)
@@ -95,9 +105,15 @@ def hanging_run(folder: Path, program: str, model: Path, prompts: Path, **option
 
 
 def wait_until(true: Callable[[], object], run: Terminal) -> None:
-    while not true():
-        assert run.process.poll() is None, run.read() and run.output
-        time.sleep(0.05)
+    deadline = time.monotonic() + 300
+    try:
+        while not true():
+            assert run.process.poll() is None, run.read() and run.output
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    except BaseException:
+        run.process.kill()
+        raise
 
 
 def left_of(folder: Path) -> list[list[str]]:
