@@ -100,7 +100,8 @@ def hanging_run(folder: Path, program: str, model: Path, prompts: Path, **option
     without = {"PREFECT_API_URL": ""}  # a temporary server
     environment = {"RELAX_HOME": str(home), "PREFECT_HOME": str(home / "prefect"), **without}
     run = Terminal([program, *words.split()], **environment)
-    wait_until((folder / "hangs").exists, run)
+    recorded = folder / "run/steps/000001/stages/generate.json"  # rewards begin, and hang, while others are generated
+    wait_until(lambda: (folder / "hangs").exists() and recorded.exists(), run)
     return run
 
 
