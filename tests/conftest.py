@@ -27,6 +27,7 @@ def _lane(path: Path) -> str:
     return next((lane for lane, its in LANES.items() if marks.intersection(its)), str(path))
 
 
+@functools.cache
 def _rank(path: Path) -> int:
     """Where a file stands in the queue: lanes, then flows, which share a Prefect server, then what fills the gaps."""
     lane = _lane(path)
@@ -41,14 +42,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `-n --dist loadgroup`, a process takes a lane or a file at a time, in the order above."""
+    """With `-n --dist loadfile`, a process takes a lane or a file at a time, in the order above."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Lanes(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             return _lane(config.rootpath / nodeid.partition("::")[0])
 
-    if config.getoption("dist") != "loadgroup":
+    if config.getoption("dist") != "loadfile":
         return None
     config.option.loadscopereorder = False
     return Lanes(config, log)
