@@ -69,7 +69,15 @@ def one_case(
 
 
 def token_count(folder: str, text: str) -> int | None:
-    """Tokens of a text by the tokenizer of a model folder; None where that has no tokenizer.json."""
+    """Tokens of a text by the tokenizer of a model folder; None where that has no tokenizer.json.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if not Path(folder).is_dir():
+        raise UserError(
+            f"--hf-checkpoint {folder}: there is no such folder.", "Name a model's folder, or leave it out."
+        )
     file = Path(folder) / "tokenizer.json"
     if not file.is_file():
         return None

@@ -104,6 +104,11 @@ def test_a_mistake_is_one_paragraph(words: list[str], message: str, capsys: pyte
     assert len(text.splitlines()) == 1
 
 
+def test_a_model_folder_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--rm-type", "gsm8k", "--label", "5", "--response", "5", "--hf-checkpoint", "models/nope"]
+    assert "--hf-checkpoint models/nope: there is no such folder" in told(capsys, *words, code=2)
+
+
 def test_a_score_of_nan_is_null_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.py"
     path.write_text("def reward(sample):\n    return float('nan')\n")
