@@ -4,6 +4,7 @@ Guarantee: what is missing is told with the option that asks for it; nothing is 
 that needs it, a sandbox that runs an empty program.
 """
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,8 +34,22 @@ def _judge(config: RelaxConfig) -> Iterator[Problem]:
         reason = "is no folder" if not path.is_dir() else "has no model: config.json is missing"
         if not (path / "config.json").is_file():
             yield Problem("--genrm-model-path", folder, f"{reason}.", "Name a local folder in Hugging Face's format.")
+        else:
+            yield from _judge_context(config, path)
     except OSError as error:
         yield Problem("--genrm-model-path", folder, f"cannot be read: {error.strerror}.")
+
+
+def _judge_context(config: RelaxConfig, model: Path) -> Iterator[Problem]:
+    try:
+        most = json.loads((model / "config.json").read_text()).get("max_position_embeddings")
+    except (ValueError, AttributeError):  # SGLang says what is wrong with it
+        return
+    for key in ("max_context_len", "context_length"):
+        wanted = (config.genrm.genrm_engine_config or {}).get(key)
+        if isinstance(wanted, int) and isinstance(most, int) and wanted > most:
+            reason = f"is more than the {most} positions of the judge's model {model}."
+            yield Problem("--genrm-engine-config", f"{key} {wanted}", reason, f"Give {most} at most, or leave it out.")
 
 
 def _template(config: RelaxConfig) -> Iterator[Problem]:

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,17 @@ def test_the_judges_model_must_be_there(tmp_path: Path) -> None:
     [text] = told(tmp_path, rm_type="judge", genrm_model_path="no/such")
     assert text.startswith("--genrm-model-path no/such: is no folder.")
     assert told(tmp_path, rm_type="judge", genrm_model_path=str(model_folder(tmp_path / "judge"))) == []
+
+
+def test_the_judges_context_is_no_longer_than_its_model(tmp_path: Path) -> None:
+    model = model_folder(tmp_path / "judge")
+    most = json.loads((model / "config.json").read_text())["max_position_embeddings"]
+    judge = {"rm_type": "judge", "genrm_model_path": str(model), "genrm_sampling_config": {"max_response_len": 8}}
+    for key in ("max_context_len", "context_length"):
+        [text] = told(tmp_path, **judge, genrm_engine_config={key: most + 1})
+        start = f"--genrm-engine-config {key} {most + 1}: is more than the {most} positions of the judge"
+        assert text.startswith(start)
+        assert told(tmp_path, **judge, genrm_engine_config={key: most}) == []
 
 
 def test_the_judges_template_must_be_one(tmp_path: Path) -> None:

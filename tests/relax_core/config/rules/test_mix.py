@@ -15,7 +15,7 @@ def wrong(mix: object, text: str) -> tuple[str, Case]:
 
 CASES: list[tuple[str, Case]] = [
     wrong({}, "must name the parts of the sum and their weights"),
-    wrong({"gsm8": 1}, "has the part 'gsm8', which is no reward and no shaping term. Did you mean 'gsm8k'?"),
+    wrong({"gsm8": 1}, "has the part 'gsm8', which is no reward and no shaping term. Did you mean 'gsm8k' or "),
     wrong({"gsm8k": "1"}, "gives the part gsm8k the weight '1', which must be a number."),
     wrong({"gsm8k": {"wieght": 1}}, "gives the part gsm8k the settings wieght; a reward has weight and key."),
     wrong({"gsm8k": 0}, "has no part with a weight other than 0."),
