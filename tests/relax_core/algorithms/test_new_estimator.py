@@ -116,10 +116,11 @@ def told(**options):
 right = {"resource": {"actor": (1, 1), "rollout": (1, 1), "reference": (1, 1)}}
 told(**right)
 told(n_samples_per_prompt=2, disable_rewards_normalization=True, use_opsm=True)
-told(**right, fully_async=True, eps_clip_c=3.0, allow_unwired=True)
+told(**right, fully_async=True, allow_unwired=True)
+told(**right, eps_clip_c=3.0)
 """,
     )
-    right, wrong, idle = text.split("--\n")[:3]
+    right, wrong, whole, idle = text.split("--\n")[:4]
     assert right.strip() == ""
     for part in (
         "--n-samples-per-prompt 2: leaves --advantage-estimator sign_of_reward no other response to compare with. Make"
@@ -129,7 +130,7 @@ told(**right, fully_async=True, eps_clip_c=3.0, allow_unwired=True)
         '--resource: has no role reference, which --advantage-estimator sign_of_reward needs. Add "reference":[1,1].',
     ):
         assert part in wrong
-    assert "--advantage-estimator sign_of_reward: cannot be used with --fully-async" in idle
+    assert "--advantage-estimator sign_of_reward: cannot be used with --fully-async" in whole
     assert "--eps-clip-c 3.0: has no effect with --advantage-estimator sign_of_reward." in idle
 
 

@@ -10,6 +10,12 @@ from relax_core.config.examine import examine
 from relax_core.rewards.sandbox import run
 
 
+@pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short one: messages cut long values."""
+    return tmp_path_factory.mktemp("t")
+
+
 def told(tmp_path: Path, **options: Any) -> list[str]:
     return [str(problem) for problem in examine(valid_config(tmp_path, **options)).errors]
 

@@ -37,7 +37,7 @@ def reward(sample):
     if kind == "fork":
         os.wait(); return 1.0
     if kind == "disturb":  # a whole message that is none, or one of 1.8 GB of which no more comes
-        for descriptor in range(3, 30):
+        for descriptor in range(3, 4096):  # it has the number that it has in the process of the tests
             try:
                 os.write(descriptor, b"\\0\\0\\0\\5junk!" if value == "whole" else b"junk!")
             except OSError:

@@ -11,6 +11,12 @@ PPO: dict[str, Any] = {"advantage_estimator": "ppo", "critic_save": "critic"}
 
 
 @pytest.fixture
+def tmp_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short one: messages cut long values."""
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Megatron checkpoints of steps 3 (`three`) and 5 (`five`)."""
     for name, step in (("three", 3), ("five", 5)):
