@@ -7,11 +7,9 @@ nothing is remembered here of what an actor holds.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
-from data.store import TableRef
 from relax_core.cluster.actors import result
 from relax_core.engines.actor import PARTS
+from relax_core.run.trainer_calls import TrainerCalls
 from relax_core.training.actor import NAMES
 from relax_core.training.roles import Role
 from relax_core.weights.transport import stale_engines
@@ -21,50 +19,18 @@ MEMORY_TIMEOUT = 300.0
 """Seconds until an engine has given up its memory or has it again: requests end first, and weights may be copied."""
 
 
-class RayTrainer:
+class RayTrainer(TrainerCalls):
     """The trainer of a role behind its leading actor, rank 0. Every mutating call carries this driver's epoch."""
 
     def __init__(self, handle: Any, role: Role = "actor") -> None:
         self.handle, self._name = handle, NAMES[role]
         self._epoch = result(handle.attach.remote(), CONTROL_TIMEOUT, self._name)
 
-    def _call(self, method: str, *args: Any) -> Any:
-        return result(getattr(self.handle, method).remote(self._epoch, *args), None, self._name)
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return result(getattr(self.handle, method).remote(self._epoch, *arguments), None, self._name)
 
     def status(self) -> Mapping[str, Any]:
         return dict(result(self.handle.status.remote(), CONTROL_TIMEOUT, self._name))
-
-    def initialise(self) -> None:
-        self._call("initialise")
-
-    def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
-        return dict(self._call("train", base, target, batch, store_url, weights_id))
-
-    def forward(
-        self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
-    ) -> pa.Table:
-        return self._call("forward", version, rollout, store_url, list(columns), weights_id)
-
-    def save(self, url: str, iteration: int) -> Mapping[str, Any]:
-        return dict(self._call("save", url, iteration))
-
-    def finish_save(self) -> Mapping[str, Any]:
-        return dict(self._call("finish_save"))
-
-    def load(self, url: str, iteration: int) -> None:
-        self._call("load", url, iteration)
-
-    def push_weights(self, version: int, urls: Sequence[str], weights_id: str) -> Mapping[str, Any]:
-        return dict(self._call("push_weights", version, list(urls), weights_id))
-
-    def export_hf(self, folder: str) -> None:
-        self._call("export_hf", folder)
-
-    def offload(self) -> int:
-        return int(self._call("offload"))
-
-    def onload(self) -> int:
-        return int(self._call("onload"))
 
 
 class RayEngines:

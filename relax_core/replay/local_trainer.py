@@ -9,23 +9,22 @@ import multiprocessing
 import os
 import socket
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-import pyarrow as pa
-
 from data.errors import UserError
 from data.store import TableRef
 from relax_core.config import RelaxConfig
+from relax_core.run.trainer_calls import TrainerCalls
 from relax_core.training.roles import Role
 
 _trainer: Any = None
 """In the process of the trainer."""
 
 
-class LocalTrainer:
+class LocalTrainer(TrainerCalls):
     """A ``TrainerPort`` at version 0.
 
     Args:
@@ -57,40 +56,10 @@ class LocalTrainer:
         return self._ask(_call, method, arguments)
 
     def status(self) -> Mapping[str, Any]:
-        """See ``TrainerPort``; so are the methods below."""
         return dict(self._call("status"))
-
-    def initialise(self) -> None:
-        self._call("initialise")
 
     def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
         return dict(self._call("train", base, target, batch, store_url, weights_id).to_json())
-
-    def forward(
-        self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
-    ) -> pa.Table:
-        return self._call("forward", version, rollout, store_url, list(columns), weights_id)
-
-    def save(self, url: str, iteration: int) -> Mapping[str, Any]:
-        return dict(self._call("save", url, iteration))
-
-    def finish_save(self) -> Mapping[str, Any]:
-        return dict(self._call("finish_save"))
-
-    def load(self, url: str, iteration: int) -> None:
-        self._call("load", url, iteration)
-
-    def push_weights(self, version: int, urls: Sequence[str], weights_id: str) -> Mapping[str, Any]:
-        return dict(self._call("push_weights", version, list(urls), weights_id))
-
-    def export_hf(self, folder: str) -> None:
-        self._call("export_hf", folder)
-
-    def offload(self) -> int:
-        return int(self._call("offload"))
-
-    def onload(self) -> int:
-        return int(self._call("onload"))
 
     def unlike(self, url: str, iteration: int) -> list[dict[str, Any]]:
         """Parameters that are not those of a checkpoint; the trainer has the checkpoint's weights afterwards.
