@@ -23,3 +23,16 @@ class UserError(Exception):
     def __str__(self) -> str:
         text = f"{self.problem} {self.fix}".strip()
         return f"{text}\n{self.details}" if self.details else text
+
+
+class Lost(UserError):
+    """Something that the work needs has died or cannot be reached: no mistake, and a new start can mend it.
+
+    ``--use-health-check`` makes that start.
+    """
+
+    exit_code = 75  # EX_TEMPFAIL
+
+
+class NotStarted(UserError):
+    """A process did not come up: a mistake in the options where it never has, ``Lost`` where it has before."""

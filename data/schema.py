@@ -59,6 +59,7 @@ _ROLLOUT = [
     _need("loss_mask", _list(pa.uint8())),  # [R] 1 = trained on
     _need("rollout_log_probs", _list(pa.float32())),  # [R] of the engine
     _need("weight_versions", _list(pa.int32())),  # versions that made the response, in order
+    _may("token_versions", _list(pa.int32())),  # [R] version that made each token, -1: no engine did
     _need("status", pa.string()),  # one of STATUSES
     _need("finish_reason", pa.string()),
     _need("remove_sample", pa.bool_()),
@@ -86,14 +87,14 @@ _REWARD = [
     _may("judge_output", pa.string()),  # what it answered
 ]
 
-ROLLOUT = _schema("rollout/1", _IDS + _ROLLOUT)
-"""One row per sample, written by generate."""
+ROLLOUT = _schema("rollout/2", _IDS + _ROLLOUT)
+"""One row per sample, written by generate. Version 1 had no token_versions."""
 
 REWARD = _schema("reward/2", _IDS + _REWARD)
 """One row per sample, written by reward. Version 1 had no outcome, decision and texts of a judge."""
 
-EVAL = _schema("eval/2", _IDS + _ROLLOUT + _REWARD)
-"""One row per evaluation sample: the rollout and its reward."""
+EVAL = _schema("eval/3", _IDS + _ROLLOUT + _REWARD)
+"""One row per evaluation sample: the rollout and its reward. Version 2 had no token_versions."""
 
 _FORWARD = [
     _may("old_log_probs", _list(pa.float32())),  # [R] of the policy before the step's first update
@@ -107,7 +108,7 @@ FORWARD = _schema("forward/1", [*_IDS, _need("response_length", pa.int32()), *_F
 where nothing needs it."""
 
 BATCH = _schema(
-    "batch/2",
+    "batch/3",
     [
         *_IDS,
         _need("tokens", _list(pa.int32())),  # [P+R]
@@ -118,9 +119,11 @@ BATCH = _schema(
         _need("returns", _list(pa.float32())),  # [R]
         _may("reward", pa.float32()),
         *_FORWARD,
+        _may("slice", pa.int32()),  # of the first global batch, in the order of training; null: behind it, or unsliced
     ],
 )
-"""One row per sample to train on, written by advantage. Version 1 had no columns of forward passes."""
+"""One row per sample to train on, written by advantage. Version 1 had no columns of forward passes, version 2 no
+slices."""
 
 SCHEMAS: dict[str, pa.Schema] = {"rollout": ROLLOUT, "reward": REWARD, "forward": FORWARD, "batch": BATCH, "eval": EVAL}
 """The newest schema of each name."""
@@ -128,11 +131,18 @@ SCHEMAS: dict[str, pa.Schema] = {"rollout": ROLLOUT, "reward": REWARD, "forward"
 FORWARD_COLUMNS = tuple(field.name for field in _FORWARD)
 """Columns of ``FORWARD`` and ``BATCH`` that come from models' passes without gradient."""
 
-_LISTS_OF_RESPONSE_LENGTH = ("loss_mask", "rollout_log_probs", *FORWARD_COLUMNS, "advantages", "returns")
+_LISTS_OF_RESPONSE_LENGTH = (
+    "loss_mask",
+    "rollout_log_probs",
+    "token_versions",
+    *FORWARD_COLUMNS,
+    "advantages",
+    "returns",
+)
 
 
 def schema_id(schema: pa.Schema) -> str:
-    """Name and version, e.g. ``rollout/1``; empty for a table that is not one of ours."""
+    """Name and version, e.g. ``rollout/2``; empty for a table that is not one of ours."""
     return (schema.metadata or {}).get(SCHEMA_KEY, b"").decode()
 
 
@@ -165,7 +175,7 @@ def check_version(schema: pa.Schema, where: str) -> str:
 
 
 def schema_id_of(name: str) -> str:
-    """The newest id under a name: ``rollout`` -> ``rollout/1``."""
+    """The newest id under a name: ``rollout`` -> ``rollout/2``."""
     return schema_id(SCHEMAS[name])
 
 
@@ -225,6 +235,16 @@ def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     result = pa.table(columns, schema=schema)
     _check_rows(result, kind)
     return result
+
+
+def part(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of one schema in a table that may have others, e.g. of ``EVAL``: conforming, with nulls for columns
+    that the schema of an older version had not.
+
+    Raises:
+        UserError: as ``conform``.
+    """
+    return conform(table.select([name for name in schema.names if name in table.column_names]), schema)
 
 
 def _to_arrow(name: str, column: Any, schema: pa.Schema) -> pa.Array | pa.ChunkedArray:

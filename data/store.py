@@ -81,7 +81,8 @@ class RunStore(FileStore):
         return f"steps/{step:06d}/{name}"
 
     def write_table(self, path: str, table: pa.Table) -> TableRef:
-        """Writes a Parquet file (zstd level 1, no dictionary, no statistics) and returns its reference.
+        """Writes a Parquet file (zstd level 1, no dictionary, no statistics; numbers of lists split into streams of
+        bytes, which are smaller and read faster) and returns its reference.
 
         The same rows give the same bytes, however the table is chunked: the file holds no time and no writer's state.
         (A new version of pyarrow may write other bytes for the same rows.)
@@ -95,7 +96,13 @@ class RunStore(FileStore):
         table = table.replace_schema_metadata({SCHEMA_KEY: kind.encode()} if kind else None)
         sink = pa.BufferOutputStream()
         pq.write_table(
-            table, sink, compression="zstd", compression_level=1, use_dictionary=False, write_statistics=False
+            table,
+            sink,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            write_statistics=False,
+            use_byte_stream_split=_split_columns(table.schema),
         )
         buffer = memoryview(sink.getvalue())
         self.write_bytes(path, buffer)
@@ -197,3 +204,10 @@ class RunStore(FileStore):
         See ``manifest.last_complete_step``.
         """
         return manifest.last_complete_step(self, first, say)
+
+
+def _split_columns(schema: pa.Schema) -> list[str]:
+    """Parquet's names of the columns of token ids and of numbers a token."""
+    lists = (field for field in schema if pa.types.is_list(field.type))
+    kinds = (pa.float32(), pa.int32())
+    return [f"{field.name}.list.element" for field in lists if field.type.value_type in kinds]

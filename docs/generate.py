@@ -57,6 +57,7 @@ COLUMNS = {
     "loss_mask": "R values; 1: the token is trained on",
     "rollout_log_probs": "R values; log-probability of each sampled token as the engine computed it",
     "weight_versions": "weight versions that made the response, in order; empty where no engine was asked",
+    "token_versions": "weight version that made each token, -1: no engine did; null in tables of version 1",
     "status": f"one of {', '.join(f'`{status}`' for status in STATUSES)}",
     "finish_reason": "the engine's word for why the response ended",
     "remove_sample": "kept for statistics, not trained on",
@@ -85,6 +86,7 @@ COLUMNS = {
     "values": "R values; the critic's, before the token is known",
     "advantages": "R values; advantage of each token",
     "returns": "R values; return of each token",
+    "slice": "part of the first global batch in which the row is trained on (--fully-async); null: behind it, or none",
 }
 """Column -> what it holds; the same meaning in every table."""
 

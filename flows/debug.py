@@ -28,7 +28,7 @@ from tasks.weight_sync import weight_sync
 @flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
 def rollout_only_step(run: RunSession, step: int) -> dict[str, Any]:
     """Generate and score with the first weights; nothing is learnt. Advantages that need a trainer are left out."""
-    run.clock.begin()
+    run.clock(step).begin()
     ensure_engines(run, step)
     done = {}
     if run.evaluates_before(step):
@@ -46,7 +46,7 @@ def rollout_only_step(run: RunSession, step: int) -> dict[str, Any]:
 @flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
 def train_only_step(run: RunSession, step: int) -> dict[str, Any]:
     """Learn from recorded samples; no engine is started."""
-    run.clock.begin()
+    run.clock(step).begin()
     ensure_engines(run, step)
     done = {}
     done["generate"] = rollout = replay(run, step)

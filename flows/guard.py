@@ -1,6 +1,7 @@
-"""Prefect's temporary server, and a watch over it.
+"""Which Prefect server flows use; the temporary one, and a watch over it.
 
-Guarantee: the server is deaf to Ctrl-C, so that a flow which is stopped by it can still report its end; and when this
+Guarantee: a server that does not answer holds no run up, and one that is lost in the middle is ``Lost``. The temporary
+server is deaf to Ctrl-C, so that a flow which is stopped by it can still report its end; and when this
 process ends, however it ends (SIGKILL included), the server ends within two seconds. Prefect itself ends it on an
 orderly exit only. The watch is a small process of its own; it ends with what it watches over.
 """
@@ -10,9 +11,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 
+import httpx
+from prefect.context import refresh_global_settings_context
 from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
+
+from data.errors import Lost
+from relax_core.waiting import told
 
 _MARK = "RELAX_TEMPORARY_SERVER_OF"
 """Variable of the server's environment that names its owner: by it the watch finds a server that is just starting."""
@@ -46,7 +54,93 @@ for sign in (signal.SIGTERM, signal.SIGKILL):
     time.sleep(5 if servers else 0)
 """
 
+ASKED_SECONDS = 5.0
+"""How long a server may take to answer before a run goes without it."""
+
+LOOK_SECONDS = 10.0
+"""Between two looks at a server whose absence is told."""
+
 _guarded = False
+
+
+def choose_server(say: Callable[[str], None]) -> None:
+    """Go without the server that flows are told to use if it does not answer: it shows runs, it does not keep them.
+
+    Args:
+        say: gets a line about it.
+    """
+    url = PREFECT_API_URL.value()
+    if not url or _answers(url):
+        return
+    say(f"no Prefect server answers at {url}: this run is shown by a temporary one of its own until it ends")
+    os.environ.pop("PREFECT_API_URL", None)
+    refresh_global_settings_context()
+    if PREFECT_API_URL.value():  # of a profile; with an empty text Prefect itself sends some events nowhere
+        os.environ["PREFECT_API_URL"] = ""
+        refresh_global_settings_context()
+
+
+def _answers(url: str) -> bool:
+    until = time.monotonic() + ASKED_SECONDS
+    while True:
+        try:
+            httpx.get(f"{url.rstrip('/')}/health", timeout=ASKED_SECONDS, trust_env=True)
+            return True  # whatever it says: how it is to be asked is Prefect's business
+        except httpx.TransportError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def reaching_prefect() -> Iterator[None]:
+    """Round a flow.
+
+    Raises:
+        Lost: Prefect's server stopped answering.
+    """
+    url = PREFECT_API_URL.value()
+    try:
+        with _telling_outages(url):
+            yield
+    except Exception as error:
+        if not _of_prefect(error, url):
+            raise
+        raise Lost(
+            f"The Prefect server{f' at {url}' if url else ''} stopped answering ({type(error).__name__}: {error}).",
+            "Nothing is lost: the same command goes on, also while the server is away; with --use-health-check by"
+            " itself.",
+        ) from error
+
+
+@contextlib.contextmanager
+def _telling_outages(url: str | None) -> Iterator[None]:
+    """While a server of others is away the flow waits for it in Prefect's client, which says nothing."""
+    ended = threading.Event()
+
+    def watch(url: str) -> None:
+        while not ended.wait(LOOK_SECONDS):
+            if _answers(url):
+                continue
+            with told(f"the Prefect server at {url}", "the flow"):
+                while not (ended.wait(LOOK_SECONDS) or _answers(url)):
+                    pass
+
+    if url:
+        threading.Thread(target=watch, args=(url,), daemon=True, name="prefect-watch").start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _of_prefect(error: Exception, url: str | None) -> bool:
+    """Whether a call to the server failed for want of a server."""
+    if isinstance(error, httpx.TransportError):
+        with contextlib.suppress(RuntimeError):  # one without a request
+            return url is None or str(error.request.url).startswith(url.rstrip("/"))
+    response = getattr(error, "response", None)  # prefect.exceptions.PrefectHTTPStatusError
+    return isinstance(error, httpx.HTTPStatusError) and response is not None and response.status_code >= 500
 
 
 def guard_temporary_server() -> None:
@@ -68,7 +162,7 @@ def guard_temporary_server() -> None:
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         subprocess.Popen(command, start_new_session=True, **quiet)  # type: ignore[call-overload]
         _guarded = True
-    with _deaf_children(), _environment(*mark.split("=", 1)):
+    with _deaf_children(), _environment(*mark.split("=", 1)), told("Prefect's temporary server", "the run"):
         server.start()
 
 

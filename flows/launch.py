@@ -17,6 +17,7 @@ from relax_core.tracking.notify import check_addresses
 from relax_core.tracking.progress import Progress
 from relax_core.tracking.tensorboard import check_board
 from relax_core.training.hooks import check_loss_functions
+from relax_core.waiting import Wait, listening
 
 
 def checked(
@@ -73,13 +74,26 @@ def open_run(
     factory = _ray_backend if given is None else lambda config, name: given
     run = _OPEN[name] = RunSession(config, sources or {}, factory, Progress(), training)
     try:
-        with _driving(run) if training else contextlib.nullcontext():
+        with _telling_waits(run), _driving(run) if training else contextlib.nullcontext():
             yield run
         if training and run.next_step() >= run.total_steps:
             run.backend.release()
     finally:
         del _OPEN[name]
         run.close()
+
+
+@contextlib.contextmanager
+def _telling_waits(run: RunSession) -> Iterator[None]:
+    """Long waits are told on the terminal and in the timeline."""
+
+    def tell(wait: Wait) -> None:
+        run.progress.note(wait.text)
+        seconds = round(wait.seconds, 1)
+        run.events.add("waiting", who=wait.whom, cause=f"for {wait.what}", since=wait.since, seconds=seconds)
+
+    with listening(tell):
+        yield
 
 
 @contextlib.contextmanager

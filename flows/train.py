@@ -1,10 +1,11 @@
-"""The training flow: one subflow per rollout step, one task per stage.
+"""The training flow: one subflow per rollout step, one task per stage; one step after another, or overlapping.
 
 Guarantee: ``train(config)`` runs what is not yet finished in the run directory and nothing else; a finished run
 returns at once and starts no engine.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping
 from typing import Any
 
 import flows.environment  # noqa: F401  # isort: skip  # what Prefect reads from the environment when it is imported
@@ -13,17 +14,21 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from flows.crashed import mark_crashed
 from flows.debug import rollout_only_step, train_only_step
-from flows.guard import guard_temporary_server
+from flows.guard import choose_server, guard_temporary_server, reaching_prefect
 from flows.launch import checked, given_options, open_run
+from flows.overlap import overlapping_steps
 from flows.parameters import shown, shown_sources
+from flows.supervise import in_process
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.debug_data import check_recorded, save_debug_data
 from relax_core.run.forward import check_teacher
+from relax_core.run.order import StepOrder
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession
 from relax_core.tracking.jsonl import trim_metrics
 from relax_core.tracking.notify import telling
 from relax_core.tracking.timeline import write_timeline
+from relax_core.waiting import told
 from tasks import artefacts
 from tasks.advantage import advantage
 from tasks.checkpoint import checkpoint
@@ -41,7 +46,7 @@ from tasks.weight_sync import weight_sync
 @flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
 def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     """One step: generate, score, learn, sync."""
-    run.clock.begin()
+    run.clock(step).begin()
     ensure_engines(run, step)
     done = {}
     if run.evaluates_before(step):
@@ -60,6 +65,46 @@ def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     return commit(run, step, done, saved)
 
 
+@flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
+def overlapped_step(run: RunSession, step: int, order: StepOrder) -> dict[str, Any]:
+    """The same step, beside others: it generates in its turn, and learns in its turn."""
+    done = {}
+    with order.generating(step):
+        run.clock(step).begin()
+        if step == order.first:
+            ensure_engines(run, step, order)
+        if run.evaluates_before(step):
+            done["evaluate_before"] = evaluate_before(run, step)
+        run.feed_trainer(step, order)
+        done["generate"] = rollout = generate(run, step)
+    done["reward"] = rewards = reward(run, step, rollout)
+    with order.training(step):
+        done |= passes(run, step, rollout)
+        done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
+        save_debug_data(run, step, rollout, rewards, batch)
+        done |= critics(run, step, batch)
+        done["train"] = update = train_stage(run, step, batch)
+        weight_sync(run, step, update, order)
+        saved = checkpoint(run, step, update) if run.checkpoint_due(step) else {}
+        if run.evaluation_due(step):
+            done["evaluate"] = evaluate(run, step, update)
+        return commit(run, step, done, saved)
+
+
+def all_steps(run: RunSession, first: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
+    """Each finished step and its manifest, in order; they run meanwhile."""
+    if run.overlaps:
+        run.backend.connect()
+        yield from overlapping_steps(run, first, run.step_order(), overlapped_step)
+        return
+    one_step = {"rollout": rollout_only_step, "train": train_only_step}.get(run.mode, rollout_step)
+    for step in range(first, run.total_steps):
+        # The heartbeat of a subflow costs a second a step; the parent's shows that the run lives.
+        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            manifest = one_step(run, step)
+        yield step, manifest
+
+
 @flow(name="train")
 def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) -> dict[str, Any]:
     """Every step that the run directory lacks."""
@@ -71,16 +116,14 @@ def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) ->
         trim_metrics(run.store, first)
         run.progress.begin(run.store.url, run.total_steps, first)
         bar = artefacts.start(run, first)
-        one_step = {"rollout": rollout_only_step, "train": train_only_step}.get(run.mode, rollout_step)
-        manifest: dict[str, Any] = {}
-        for step in range(first, run.total_steps):
-            # The heartbeat of a subflow costs a second a step; the parent's shows that the run lives.
-            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-                manifest = one_step(run, step)
-            write_timeline(run.config, step, run.clock.spans)
-            artefacts.progress(run, bar, step + 1)
+        metrics: dict[str, float] = {}
+        with contextlib.closing(all_steps(run, first)) as steps:
+            for step, manifest in steps:
+                metrics = manifest["metrics"]
+                write_timeline(run.config, step, run.clock(step).spans)
+                artefacts.progress(run, bar, step + 1)
         artefacts.summary(run, run.progress.closing_text(run.board.folder if run.board else None))
-        return {"run": run.store.url, "steps": run.total_steps, "redone": run.redone, "metrics": manifest["metrics"]}
+        return {"run": run.store.url, "steps": run.total_steps, "redone": run.redone, "metrics": metrics}
 
 
 def train(
@@ -102,6 +145,10 @@ def train(
     sources = sources or given_options(config)
     given, config = config, checked(config, sources=sources)
     sources = mark_derived(given, config, sources)
+    return in_process(config, lambda: _train(config, sources, backend))
+
+
+def _train(config: RelaxConfig, sources: Mapping[str, Source], backend: Backend | None) -> dict[str, Any]:
     with open_run(config, sources, backend) as run:
         if run.next_step() >= run.total_steps:
             run.progress.note(
@@ -114,9 +161,11 @@ def train(
                 "redone": [],
                 "metrics": manifest.get("metrics", {}),
             }
-        run.check_prompts()
+        with told("the prompts to be read", "the run"):
+            run.check_prompts()
         check_recorded(run)
         check_teacher(run)
+        choose_server(run.progress.note)
         guard_temporary_server()
-        with tags(run.id), telling(run.config, run.store.url, run.next_step()):
+        with tags(run.id), telling(run.config, run.store.url, run.next_step()), reaching_prefect():
             return train_flow.with_options(flow_run_name=run.id)(shown(config), shown_sources(sources))

@@ -13,7 +13,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from relax_core import signs
+
 T = TypeVar("T")
+
+_BEAT_SECONDS = 5.0
 
 
 class Canceller:
@@ -63,6 +67,7 @@ _canceller: ContextVar[Canceller | None] = ContextVar("canceller", default=None)
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end in a fresh event loop and return its result."""
+    coroutine = _beating(coroutine)
     canceller = _canceller.get()
     if canceller is not None:
         coroutine = canceller.watched(coroutine)
@@ -86,6 +91,21 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     if "error" in outcome:
         raise outcome["error"]
     return outcome["result"]
+
+
+async def _beating(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine; a loop that runs, whatever it waits for, is a sign of life."""
+
+    async def beat() -> None:
+        while True:
+            signs.alive()
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    beats = asyncio.create_task(beat())
+    try:
+        return await coroutine
+    finally:
+        beats.cancel()
 
 
 async def gather(awaitables: Iterable[Awaitable[T]]) -> list[T]:

@@ -26,6 +26,10 @@ from data.nearest import nearest
 _loading = threading.RLock()
 """Held round every import here: a module is in ``sys.modules`` before it is whole."""
 
+_THEIRS = ("slime", "relax")
+_STANDS_FOR = {"check_reward_nonzero_std": "relax_core.rollout.filters.check_reward_nonzero_std"}
+"""Name of a function that packages of slime's line ship -> ours."""
+
 _loaded: dict[str, str] = {}  # module name -> hash of the source that it was loaded from
 
 
@@ -99,7 +103,7 @@ def load_function(
             arguments, or it is no coroutine function.
     """
     expected = f"Expected a function `{signature}` given as package.module.function or path/to/file.py:function."
-    place, name = split_path(path)
+    place, name = split_path(our_path(path))
     what = f"{option} {path!r}"
     if not (place and name):
         raise UserError(f"{what} names no function.", expected)
@@ -120,6 +124,12 @@ def load_function(
         raise UserError(f"{what} is no coroutine function.", f"Define it as `async def {signature}`.")
     doc = (inspect.getdoc(function) or "").split("\n", 1)[0]
     return UserFunction(option, path, function, coroutine, doc, source_hash(function))
+
+
+def our_path(path: str) -> str:
+    """The path of the function here that stands for slime's of the same name; any other path as it is."""
+    package, name = path.partition(".")[0], path.rpartition(".")[2]
+    return _STANDS_FOR.get(name, path) if package in _THEIRS else path
 
 
 def split_path(path: str) -> tuple[str, str]:
@@ -219,9 +229,22 @@ def _guard(what: str, expected: str, load: Callable[[], ModuleType]) -> ModuleTy
     except Exception as error:
         raise UserError(
             f"{what} cannot be imported: {type(error).__name__}: {error}.",
-            expected if isinstance(error, ModuleNotFoundError) else "Correct the module.",
+            (_instead(error) or expected) if isinstance(error, ModuleNotFoundError) else "Correct the module.",
             _last_lines(error),
         ) from error
+
+
+def _instead(error: ModuleNotFoundError) -> str:
+    """What to do about an import of slime's packages, which are not installed; empty where another one is missing."""
+    package = (error.name or "").partition(".")[0]
+    if package not in _THEIRS:
+        return ""
+    return (
+        f"{package} is not installed, nor is it needed: functions are called as {package} calls them. Its Sample is"
+        " `from relax_core.rollout.sample import Sample`; a reward of its rm_hub, e.g. math, is"
+        " `from relax_core.rewards.registry import get`, then `get('math').function(sample)`. Copy other helpers into"
+        " your file."
+    )
 
 
 def _last_lines(error: BaseException) -> str:

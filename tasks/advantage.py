@@ -9,6 +9,7 @@ from typing import Any
 
 from relax_core.rollout.hooks import advantage_sources
 from relax_core.run.advantage import batch_table
+from relax_core.run.feeding import feeds, with_slices
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import stage
@@ -27,5 +28,7 @@ def advantage(
     forward = run.store.read_table(passes[0].table) if passes else None
     samples, scores = (run.store.read_table(record.table) for record in (rollout, rewards))
     table, metrics = batch_table(samples, scores, forward, run.config)
+    if run.overlaps and feeds(run.config):
+        table = with_slices(table, run.config, run.end_feeder(step))
     reference = run.store.write_table(run.store.step_path(step, "batch.parquet"), table)
     return StageRecord("advantage", key, {"batch": reference}, {"metrics": metrics} if metrics else {})

@@ -8,10 +8,12 @@ from typing import Any
 
 from relax_core.run import turns
 from relax_core.run.ports import TrainerPort
+from relax_core.run.reconcile import bring_actor, bring_critic
 from relax_core.run.records import StageRecord
 from relax_core.run.recovery import History
 from relax_core.run.session import RunSession
 from relax_core.training.checkpoint_index import complete_iterations
+from relax_core.training.errors import VersionMismatch
 from relax_core.training.roles import Role
 from tasks.stage import action
 
@@ -40,7 +42,12 @@ def _save(run: RunSession, step: int, trainer: TrainerPort, history: History, ro
     url, result = history.checkpoints, dict[str, Any]()
     if (step, history.weights_id(step + 1)) not in complete_iterations(url, warn=False):
         turns.save(run, role)
-        result = dict(trainer.save(url, step))
+        try:
+            result = dict(trainer.save(url, step))
+        except VersionMismatch:  # it has been started anew
+            bring = bring_critic if role == "critic" else bring_actor
+            bring(run, step + 1)
+            result = dict(trainer.save(url, step))
         if run.config.checkpoint.async_save and step + 1 == run.total_steps:
             result |= trainer.finish_save()
         begun = "written in the background" if run.config.checkpoint.async_save else ""

@@ -13,6 +13,7 @@ from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from relax_core.tracking.jsonl import append_metrics
 from relax_core.tracking.metrics import training_metrics
+from relax_core.waiting import told
 from tasks import artefacts
 from tasks.checkpoint import Saved
 from tasks.stage import action
@@ -29,9 +30,11 @@ def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Sa
         scores = stages["advantage"].values.get("metrics", {}) if "advantage" in stages else {}
         usual = {**training_metrics(rollout, rewards, run.config), **_streamed(stages["reward"])}
         metrics = {**usual, **scores, **metrics}
+    metrics.update(stages["generate"].values.get("metrics", {}))
     for name in ("train_critic", "train", "evaluate_before", "evaluate"):
         metrics.update(stages[name].values["metrics"] if name in stages else {})
-    seconds = dict(run.clock.seconds)  # in the order in which they ran; after them what an earlier process has done
+    clock = run.clock(step)
+    seconds = dict(clock.seconds)  # in the order in which they ran; after them what an earlier process has done
     for record in stages.values():
         seconds.setdefault(record.stage, record.seconds)
     manifest = {
@@ -45,7 +48,7 @@ def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Sa
         "tables": {name: reference.to_json() for name, reference in tables.items()},
         "stages": {name: record.key for name, record in stages.items()},
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "wall_seconds": round(run.clock.elapsed, 3),
+        "wall_seconds": round(clock.elapsed, 3),
         "checkpoint": saved.get(run.history.entry),
         "metrics": metrics,
     }
@@ -60,9 +63,11 @@ def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Sa
     run.events.add("step_committed", step, seconds=manifest["wall_seconds"])
     for history in run.histories:
         if history.entry in saved:
-            for iteration in retention.prune(history, run.config.checkpoint):
+            with told("old checkpoints to be deleted", f"step {step + 1}"):
+                pruned = retention.prune(history, run.config.checkpoint)
+            for iteration in pruned:
                 run.events.add("checkpoint_deleted", step, history.name, iteration=iteration)
-    run.progress.step_done(step, metrics, seconds, run.clock.elapsed)
+    run.progress.step_done(step, metrics, seconds, clock.elapsed)
     artefacts.step(run, step, manifest)
     return manifest
 

@@ -8,9 +8,11 @@ are there again.
 
 from relax_core.engines.judge import has_judge
 from relax_core.run import turns
+from relax_core.run.order import StepOrder
 from relax_core.run.reconcile import bring_actor, bring_critic, push_weights
 from relax_core.run.session import RunSession
 from relax_core.run.start import critic_start_text
+from relax_core.weights.label import weight_label
 from tasks.evaluate import evaluate_before
 from tasks.generate import generate
 from tasks.stage import action
@@ -19,8 +21,12 @@ STARTED = {"whole": ["SGLang", "the trainer"], "rollout": ["SGLang"], "train": [
 
 
 @action("ensure_engines")
-def ensure_engines(run: RunSession, step: int) -> None:
-    """Start what is missing and reconcile versions."""
+def ensure_engines(run: RunSession, step: int, order: StepOrder | None = None) -> None:
+    """Start what is missing and reconcile versions.
+
+    Args:
+        order: says which version the engines begin with, where steps overlap.
+    """
     first = not run.engines_known
     if first:
         judged = has_judge(run.config) and run.mode != "train"
@@ -35,14 +41,33 @@ def ensure_engines(run: RunSession, step: int) -> None:
         turns.note(run)
     if run.mode == "train":
         return
-    if _needs_base(run, step):
-        if run.mode == "whole":
-            bring_actor(run, step)
-            bring_critic(run, step)
+    if order is not None or _needs_base(run, step):
         run.engines.abort_all()
         if run.mode == "whole":
-            push_weights(run, step)
+            if order is None:
+                _bring_base(run, step, lazy=False)
+            else:
+                _bring_base(run, order.version, lazy=True)
     run.engines.check()
+
+
+def _bring_base(run: RunSession, version: int, lazy: bool) -> None:
+    """Trainers at ``version``, and engines at what they should have had when they were last told.
+
+    Args:
+        lazy: trainers stay where they are if the engines need nothing: one may have made an update that is not
+            recorded, and answers for it when its turn comes.
+    """
+    base = version
+    while base and not run.sync_due(base - 1):
+        base -= 1
+    if (lazy or base != version) and not run.engines.stale(weight_label(base, run.history.weights_id(base))):
+        run.pushed = base
+        return
+    bring_actor(run, base)
+    if base == version:
+        bring_critic(run, version)
+    push_weights(run, base)
 
 
 def _needs_base(run: RunSession, step: int) -> bool:

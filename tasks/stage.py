@@ -2,22 +2,28 @@
 
 Guarantee: a stage runs once for one identity. Its record is written after its artefacts; a second call with the same
 identity, in this process or after a kill, returns the record (shown in Prefect as ``Cached``) without running the
-function. Prefect's own result cache is not used: it would be a second truth beside the run directory, and it answers
-with records whose files are gone.
+function. What dies under it, a trainer or an engine, is started anew, and it is done again. Prefect's own result cache
+is not used: it would be a second truth beside the run directory, and it answers with records whose files are gone.
 """
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.states import Completed, State
 
+from data.errors import Lost
 from relax_core.config import Stage as StageOptions
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
+
+T = TypeVar("T")
+TRIES = 3
+"""How often a stage is tried while what it needs dies."""
 
 Work = Callable[..., StageRecord]
 Identity = Callable[[RunSession, int], dict[str, Any]]
@@ -44,7 +50,7 @@ class Stage:
         return run.records.find(step, self.name, self._key(run, step, inputs))
 
     def _key(self, run: RunSession, step: int, inputs: tuple[StageRecord, ...]) -> str:
-        content: dict[str, Any] = {name: ref.sha256 for record in inputs for name, ref in record.tables.items()}
+        content: dict[str, Any] = {name: ref.sha256 for record in inputs for name, ref in record.inputs.items()}
         if self._identity is not None:
             content |= self._identity(run, step)
         return run.stage_key(self._options, step, content)
@@ -60,13 +66,32 @@ class Stage:
         started = time.perf_counter()
         run.events.add("stage_started", step, self.name)
         with run.progress.stage(step, self.name), failing(run, step, self.name):
-            record = self.work(run, step, key, *inputs)
-        seconds = run.clock.ran(self.name, started)
+            record = mended(run, step, self.name, partial(self.work, run, step, key, *inputs))
+        seconds = run.clock(step).ran(self.name, started)
         record = StageRecord(self.name, key, record.tables, record.values, seconds)
         run.check_driver()
         run.records.write(step, record)
         run.events.add("stage_finished", step, self.name, seconds=round(seconds, 3))
         return record
+
+
+def mended(run: RunSession, step: int, name: str, work: Callable[[], T]) -> T:
+    """What ``work`` returns; where something dies under it, that is started anew and the work is done again.
+
+    Raises:
+        Lost: the third time, or nothing can be started; the reason is the last one's.
+    """
+    for attempt in range(1, TRIES + 1):
+        try:
+            return work()
+        except Lost as error:
+            if attempt == TRIES or name == "ensure_engines":
+                raise
+            run.check_driver()  # what a newer driver has ended is not to be started again
+            run.progress.note(f"step {step + 1}: {name} is done again: {error.problem}")
+            run.events.add("retry", step, name, error.problem, attempt=attempt + 1, of=TRIES)
+            run.ensure()
+    raise AssertionError("unreachable")
 
 
 @contextmanager
@@ -100,8 +125,8 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             run.check_driver()
             started = time.perf_counter()
             with run.progress.stage(step, name), failing(run, step, name):
-                result = work(run, step, *inputs)
-            run.clock.ran(name, started)
+                result = mended(run, step, name, partial(work, run, step, *inputs))
+            run.clock(step).ran(name, started)
             return result
 
         run_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)

@@ -22,6 +22,7 @@ from pydantic import ConfigDict
 from data.ragged import Ragged
 from data.schema import FORWARD, REWARD, ROLLOUT
 from data.schema import table as schema_table
+from relax_core.batching.slices import slice_numbers
 from relax_core.config.derived import data_parallel_size, num_engines, role_devices, trainer_world_size
 from relax_core.config.devices import shared_places
 from relax_core.config.examine import Report, examine
@@ -36,6 +37,7 @@ from relax_core.engines.spec import engine_spec
 from relax_core.rewards.score import score_table
 from relax_core.rollout import hooks
 from relax_core.rollout.sampling import Sampling
+from relax_core.run.transport.select import queue_settings
 from relax_core.tracking.metrics import training_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,6 +70,14 @@ def log(rollout_id, args, samples, extra, time):
 
 def log_evaluation(rollout_id, args, data, extra):
     extra["mine"] = len(data)
+
+
+def even(args, group):
+    return group[0].group_index % 2 == 0
+
+
+def none(args, rollout_id, buffer, num_samples):
+    return []
 
 
 def half(sample):
@@ -359,6 +369,16 @@ def problems(config: RelaxConfig) -> list[str]:
 def sizes(config: RelaxConfig) -> tuple[int, ...]:
     """The trainer's ranks, the engines, the model's copies."""
     return trainer_world_size(config), num_engines(config), data_parallel_size(config), role_devices(config, "actor")
+
+
+def queue(config: RelaxConfig) -> Any:
+    """What the queue between generation and training is started with."""
+    return queue_settings(config)
+
+
+def slices(config: RelaxConfig) -> list[int | None]:
+    """Which slice of the global batch each group is in."""
+    return slice_numbers(config, [config.rollout.n_samples_per_prompt] * config.rollout.rollout_batch_size)
 
 
 def what_is_not_honoured(config: RelaxConfig) -> list[str]:

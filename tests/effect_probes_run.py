@@ -3,6 +3,7 @@
 Guarantee: as ``effect_probes``; engines and trainer are the fakes of ``fakes``, everything else is the real code.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import inspect
@@ -26,7 +27,7 @@ from effect_probes import StandIn, inbox, reward_table, rollout_table
 from fakes import FakeBackend, FakeEngine, FakeMemory
 
 from data.cursor import Cursor
-from data.errors import UserError
+from data.errors import Lost, UserError
 from data.prompts import PromptDataset
 from data.store import RunStore
 from relax_core.config.derived import needs_critic, needs_teacher
@@ -36,6 +37,7 @@ from relax_core.rollout.evaluate import evaluate_set
 from relax_core.rollout.requests import step_requests
 from relax_core.run import debug_data, retention, turns
 from relax_core.run.forward import check_teacher
+from relax_core.run.health import monitor
 from relax_core.run.lock import CLAIM
 from relax_core.run.records import StageRecord, StageRecords
 from relax_core.run.recovery import History
@@ -142,6 +144,31 @@ def second_driver(config: RelaxConfig) -> str:
             return "refused"
 
 
+def drivers(config: RelaxConfig) -> int:
+    """How often a driver that loses its engines each time is started."""
+    from flows import supervise
+
+    count = 0
+
+    def work() -> None:
+        nonlocal count
+        count += 1
+        raise Lost("gone")
+
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()):
+        patch.setattr(supervise.Restarts, "_tell", lambda *told, **details: None)
+        patch.setattr(supervise.time, "sleep", lambda seconds: None)
+        with contextlib.suppress(UserError):
+            supervise.in_process(config, work)
+    return count
+
+
+def health_checks(config: RelaxConfig) -> Any:
+    """How engines are watched."""
+    found = monitor(config, list, lambda url, why: None)
+    return found and (found.interval, found.timeout, found.first_wait)
+
+
 class _Sleeper:
     """A process that drives a run, as far as its claim says."""
 
@@ -167,6 +194,12 @@ def schedule(config: RelaxConfig) -> dict[str, list[int]]:
         steps = range(run.total_steps)
         tests = (run.checkpoint_due, run.export_due, run.evaluation_due, run.evaluates_before)
         return {due.__name__: [step for step in steps if due(step)] for due in tests}
+
+
+def versions(config: RelaxConfig) -> list[Any]:
+    """Whether steps overlap, and the version that each begins to generate with."""
+    with opened(config) as run:
+        return [run.overlaps, *(run.base_version(step) for step in range(run.total_steps))]
 
 
 def turns_taken(config: RelaxConfig) -> list[str]:
@@ -244,6 +277,43 @@ def generated(config: RelaxConfig) -> Any:
         record = generate.work(run, 0, "key")
         bodies = sorted(json.dumps(body) for body in backend.engine.bodies)
         return run.store.read_table(record.table).to_pylist(), bodies
+
+
+class SlowGroups(Engine):
+    """Two of the first six groups take long, unless they are stopped: then their samples have three tokens."""
+
+    pace, longest = 0.001, 8
+
+    async def _take_time(self, rid: str, length: int) -> tuple[int, bool]:
+        if not rid.startswith(("000000-0001", "000000-0003")) or self._of_sample(rid) > 1:
+            return length, False
+        aborted = self._running[rid] = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(aborted.wait(), 1.0)
+        del self._running[rid]
+        return (3, True) if aborted.is_set() else (length, False)
+
+
+def selected(config: RelaxConfig) -> Any:
+    """The first step's rollout and what it leaves, and the rollout of the second step."""
+    import flows.environment  # noqa: F401  (before Prefect)
+    from tasks.generate import generate
+
+    with opened(config) as run:
+        run.ensure()
+        backend: Any = run.backend
+        backend.engine.stop()
+        backend.engine = backend.trainer.engine = SlowGroups()
+        run.ensure()
+        run.records.write(0, StageRecord("train", "0123456789abcdef"))
+        found = []
+        for step in range(2):
+            backend.engine.label = weight_label(step, run.history.weights_id(step))
+            record = generate.work(run, step, "key")
+            run.end_stream(step)
+            run.records.write(step, record)
+            found += [run.store.read_table(table).to_pylist() for _, table in sorted(record.tables.items())]
+        return found
 
 
 def evaluated(config: RelaxConfig) -> Any:

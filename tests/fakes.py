@@ -21,7 +21,7 @@ from data.schema import table as make_table
 from data.store import RunStore, TableRef
 from relax_core.rewards.pool import RewardPool
 from relax_core.tracking.events import NO_EVENTS
-from relax_core.training.errors import VersionMismatch
+from relax_core.training.errors import SliceRefused, VersionMismatch
 from relax_core.weights.label import weight_label
 
 
@@ -72,10 +72,18 @@ class FakeMemory:
 
 class FakeEngine:
     """One engine in a thread of this process. ``generate_calls`` counts the requests that it answered; with ``answers``
-    it fails after so many."""
+    it fails after so many. With ``pace`` it takes so many seconds a token, and a request that is aborted meanwhile
+    returns the tokens that there are; the longest response has ``longest`` tokens."""
+
+    pace = 0.0
+    longest = 4
+    until_aborted: tuple[str, ...] = ()
+    """Beginnings of ids of requests that end by being aborted only, and then have some tokens."""
 
     def __init__(self, vocabulary: int = 200, memory: FakeMemory | None = None) -> None:
         self.memory = memory
+        self._running: dict[str, asyncio.Event] = {}
+        self.asked: list[str] = []
         self.misplaced: list[str] = []
         self.label, self.weights, self.vocabulary = "default", "start", vocabulary
         self.generate_calls = 0
@@ -93,6 +101,7 @@ class FakeEngine:
         app = web.Application()
         app.router.add_post("/generate", self._generate)
         app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/abort_request", self._abort)
         runner = web.AppRunner(app)
         self._loop.run_until_complete(runner.setup())
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -108,14 +117,20 @@ class FakeEngine:
         if self.answers is not None:
             self.answers -= 1
         self.generate_calls += 1
+        self.asked.append(str(body.get("rid")))
         self._holds("engines")
         params = body["sampling_params"]
         noise = digest(self.weights, params.get("sampling_seed"), body["input_ids"])
-        length = 1 + int(noise[0], 16) % min(4, params["max_new_tokens"])
-        ids = [int(noise[2 * i + 1 : 2 * i + 3], 16) % self.vocabulary for i in range(length)]
+        longest = min(self.longest, params["max_new_tokens"])
+        length = self.length(str(body.get("rid")), len(body["input_ids"]), noise, longest)
+        reason: dict[str, Any] = {"type": "stop", "matched": 2}
+        if self.pace:
+            length, ended = await self._take_time(str(body.get("rid")), length)
+            reason = {"type": "abort"} if ended else reason
+        ids = [int(noise[(2 * i) % 14 + 1 : (2 * i) % 14 + 3], 16) % self.vocabulary for i in range(length)]
         meta = {
             "id": body.get("rid"),
-            "finish_reason": {"type": "stop", "matched": 2},
+            "finish_reason": reason,
             "prompt_tokens": len(body["input_ids"]),
             "completion_tokens": length,
             "cached_tokens": 0,
@@ -123,6 +138,40 @@ class FakeEngine:
             "output_token_logprobs": [[-0.5 - (token % 7) / 10, token, None] for token in ids],
         }
         return web.json_response({"text": "", "output_ids": ids, "meta_info": meta})
+
+    def length(self, rid: str, asked: int, noise: str, longest: int) -> int:
+        """Tokens of a response, of at most ``longest``, to a request of ``asked`` tokens."""
+        return longest if self.longest > 7 else 1 + int(noise[0], 16) % longest  # 7: what a digest has digits for
+
+    async def _take_time(self, rid: str, length: int) -> tuple[int, bool]:
+        """Tokens that are there at the end, and whether it was aborted before the last."""
+        aborted = self._running[rid] = asyncio.Event()
+        began = self._loop.time()
+        waits = rid.startswith(self.until_aborted) and self._of_sample(rid) == 1
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(aborted.wait(), None if waits else self.pace * length)
+        del self._running[rid]
+        if not aborted.is_set():
+            return length, False
+        there = int((self._loop.time() - began) / self.pace)
+        return min(length - 1, max(there, 3) if waits else there), True
+
+    def _of_sample(self, rid: str) -> int:
+        """How many requests there were for the sample."""
+        sample = rid.rsplit(".", 2)[0]
+        return sum(one.rsplit(".", 2)[0] == sample for one in self.asked)
+
+    async def _abort(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        for rid, aborted in self._running.items():
+            if body.get("abort_all") or rid == body.get("rid"):
+                aborted.set()
+        return web.json_response({})
+
+    def abort_all(self) -> None:
+        """End what is running; from any thread."""
+        for aborted in list(self._running.values()):
+            self._loop.call_soon_threadsafe(aborted.set)
 
     async def _chat(self, request: web.Request) -> web.Response:
         """As a judge: always the same."""
@@ -162,6 +211,7 @@ class FakeEngines:
 
     def abort_all(self) -> None:
         self.engine.events.append("abort_all")
+        self.engine.abort_all()
 
     def check(self) -> None:
         pass
@@ -190,6 +240,7 @@ class FakeTrainer:
         start = "start" if self.name == "trainer" else f"start of the {self.name}"
         self.version, self.weights, self.last, self.weights_id = 0, start, None, None
         self.result: dict[str, Any] = {}
+        self.slices: list[list[str]] = []
 
     def status(self) -> dict[str, Any]:
         return {
@@ -206,6 +257,7 @@ class FakeTrainer:
         if self.version != base:
             raise VersionMismatch(base, self.version)
         self.events.append(f"{self.name} train {base}")
+        self.slices = []
         self.version, self.last, self.weights_id = target, batch.sha256, weights_id
         if base < self.rests:
             self.result = {"metrics": {}, "optimizer_step": 0}
@@ -214,6 +266,17 @@ class FakeTrainer:
         self.applied.append((target, self.weights))
         self.result = {"metrics": {"loss": int(self.weights[:4], 16) / 65536}, "optimizer_step": target}
         return self.result
+
+    def accumulate(self, version: int, rows: Any, number: int, weights_id: str = "") -> dict[str, Any]:
+        """``slices`` lists the sample ids of each that is there."""
+        if version != self.version or self.weights_id not in (None, weights_id):
+            raise VersionMismatch(version, self.version)
+        if number not in (0, len(self.slices)):
+            raise SliceRefused(f"it is number {number}, and number {len(self.slices)} comes next")
+        table = rows if isinstance(rows, pa.Table) else rows.open()
+        self.slices = [*self.slices[:number], table["sample_id"].to_pylist()]
+        self.events.append(f"{self.name} accumulate {version} {number}")
+        return {"accumulated": len(self.slices), "seconds": 0.0}
 
     def forward(self, version: int, rollout: TableRef, store_url: str, columns: list[str], weights_id: str) -> pa.Table:
         if version != self.version or self.weights_id not in (None, weights_id):
@@ -246,7 +309,7 @@ class FakeTrainer:
         state = RunStore(url).read_json(f"iter_{iteration:07d}/fake.json")
         self.version, self.weights = state["version"], state["weights"]
         self.last, self.weights_id = state["last"], state["weights_id"]
-        self.result = {}
+        self.result, self.slices = {}, []
 
     def push_weights(self, version: int, urls: list[str], weights_id: str) -> dict[str, Any]:
         if version != self.version or self.weights_id not in (None, weights_id):
@@ -293,6 +356,10 @@ class FakeBackend:
         self.trainer = FakeTrainer(self.engine, events=self.events, memory=memory)
         self.critic = FakeTrainer(self.engine, "critic", self.events, memory)
         self.ensured = self.critics = self.judges = 0
+        self.ended: list[str] = []
+
+    def connect(self) -> None:
+        pass
 
     def ensure(self, critic: bool = False) -> tuple[FakeTrainer, FakeEngines]:
         self.ensured += 1
@@ -313,6 +380,9 @@ class FakeBackend:
     def ensure_genrm(self) -> FakeEngines:
         self.judges += 1
         return FakeEngines(self.engine, self.memory, "judge")
+
+    def end_engine(self, url: str) -> None:
+        self.ended.append(url)
 
     def lose_all(self) -> None:
         self.engine.label, self.engine.weights = "default", "start"

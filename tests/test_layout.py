@@ -21,6 +21,7 @@ ALLOWED = {
     "relax_core.config": (),
     "relax_core.run": ("transformers",),
     "relax_core.run.debug_data": ("torch",),
+    "relax_core.run.transport": ("ray", "torch"),
     "relax_core.batching": (),
     "relax_core.rewards": (),
     "relax_core.rollout": (),
@@ -39,6 +40,7 @@ ALLOWED = {
 ONE_PLACE = {
     "megatron": {"relax_core.training.megatron", "relax_core.training.megatron_cpu"},
     "sglang": {"relax_core.engines.serve", "relax_core.engines.introspect"},
+    "transfer_queue": {"relax_core.run.transport.transfer_queue"},
     "prefect": {"tasks", "flows"},
 }
 """Library -> the modules (or packages) that alone import it."""

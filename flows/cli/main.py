@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from types import ModuleType
 
-from data.errors import UserError
+from data.errors import Lost, UserError
 from data.nearest import nearest
 from flows.cli.stop import end_in_time, say_stopped
 from relax_core import __version__
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if argv is None and arguments[:1] in (["train"], ["evaluate"]):
             end_in_time()
     try:
-        return _run(arguments)
+        return _run(arguments, argv is None)
     except UserError as error:
         if debug:
             raise
@@ -71,7 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _was_terminated(error):
             return say_stopped(signal.SIGTERM)
         print(f"relax: {type(error).__name__}: {_shown(error)} (--debug shows where)", file=sys.stderr)
-        return 1
+        from flows.supervise import mendable
+
+        return Lost.exit_code if mendable(error) else 1
 
 
 def _shown(error: Exception) -> str:
@@ -96,7 +98,7 @@ def _was_terminated(error: BaseException | None) -> bool:
     return False
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], own_process: bool) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
@@ -109,7 +111,7 @@ def _run(arguments: list[str]) -> int:
     if command in ("train", "evaluate"):
         from flows.cli import run
 
-        return run.train(rest) if command == "train" else run.evaluate(rest)
+        return run.train(rest, own_process) if command == "train" else run.evaluate(rest)
     if command == "doctor":
         from flows.cli import ask
 

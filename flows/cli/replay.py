@@ -66,7 +66,9 @@ def replay(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
         "out": chosen.out,
         "model": chosen.model,
     }
-    report = _do_replay(chosen.run, chosen.step, options)
+    from relax_core.replay.replay import Replay
+
+    report = _do_replay(Replay(chosen.run, chosen.step, **options))
     if chosen.json:
         from data.jsontext import dumps
 
@@ -89,17 +91,15 @@ def _joined(arguments: list[str]) -> list[str]:
     return joined
 
 
-def _do_replay(run: str, step: int, options: dict[str, Any]) -> Any:
+def _do_replay(replayed: Any) -> Any:
     """As a flow where a server shows it, else in this process alone: a server of its own costs 15 s."""
     from relax_core.cluster.services import recorded
 
     if os.environ.get("PREFECT_API_URL") or "prefect" in recorded():
         from flows.replay import replay as replay_in_prefect
 
-        return replay_in_prefect(run, step, **options)
-    from relax_core.replay.replay import Replay
-
-    return Replay(run, step, **options).run()
+        return replay_in_prefect(replayed)
+    return replayed.run()
 
 
 def diff(parser: argparse.ArgumentParser, arguments: list[str]) -> int:

@@ -125,7 +125,7 @@ def _one(chosen: argparse.Namespace, words: list[str]) -> int:
     if chosen.json:
         print(dumps(shown))
     else:
-        print("\n".join(_lines(shown)))
+        print("\n".join(_lines(shown, _reads_length(config))))
     return int(row["outcome"] in ("failed", "nan"))
 
 
@@ -145,13 +145,32 @@ def _of_this_command(fix: str, of_case: bool = True) -> str:
     return case.get(fix, fix) if of_case else fix
 
 
-def _lines(shown: dict[str, Any]) -> list[str]:
-    """What there is, a line each."""
+def _reads_length(config: RelaxConfig) -> bool:
+    """Whether the file of the user's function speaks of tokens or of their number."""
+    from pathlib import Path
+
+    from relax_core.functions import load_function
+
+    path = config.reward.custom_rm_path
+    if not path:
+        return False
+    module = sys.modules.get(load_function(path, "--custom-rm-path", "reward(sample)", None).call.__module__)
+    file = getattr(module, "__file__", None)
+    text = Path(file).read_text(errors="replace") if file else "tokens"
+    return any(name in text for name in ("response_length", "tokens"))
+
+
+def _lines(shown: dict[str, Any], reads_length: bool) -> list[str]:
+    """What there is, a line each.
+
+    Args:
+        reads_length: of a user's function.
+    """
     kept = {**shown, "score": _number(shown["score"]), "seconds": f"{shown['seconds'] or 0:.4f}"}
     if shown["raw"] == shown["score"] or shown["outcome"] == "nan":
         kept["raw"] = None
     kept["response_length"] = None
-    if shown["decision"] == "custom" and shown["response_length"] is None:
+    if reads_length and shown["decision"] == "custom" and shown["response_length"] is None:
         kept["length"] = f"the function got 0 tokens, as the length is not known. {_LENGTH}"
     elif shown["response_length"] is not None:
         kept["length"] = f"{shown['response_length']} tokens"

@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 
+from relax_core import signs
 from relax_core.config import Given, RelaxConfig, Source
 from relax_core.config.examine import accept, examine_given
 from relax_core.config.help import options_help
@@ -17,18 +18,35 @@ from relax_core.config.parser import read_given, read_words
 from relax_core.config.sources import DERIVED
 
 
-def train(arguments: list[str]) -> int:
-    """Train, or go on with a run, or say that it is complete."""
+def train(arguments: list[str], own_process: bool = False) -> int:
+    """Train, or go on with a run, or say that it is complete.
+
+    Args:
+        own_process: whether this process was started for this command, so that it can be started again.
+    """
     if _help_wanted(arguments):
         print(_usage("train"))
         return 0
+    watched = signs.adopt()
     _quiet_logs()
     given = read_given(arguments)
-    accept(examine_given(given))  # before the imports below, which take seconds
+    report = examine_given(given)
+    if not watched:
+        accept(report)  # before the imports below, which take seconds
     config, sources = _with_run_dir(given, "runs/%Y%m%d-%H%M%S")
-    from flows.train import train as run_training
+    if config.fault_tolerance.use_health_check and not watched and own_process:
+        from flows.supervise import supervise
 
-    run_training(config, sources)
+        return supervise([sys.executable, *sys.orig_argv[1:], "--run-dir", str(config.run.run_dir)], config)
+    from flows.supervise import telling_the_watcher
+
+    with telling_the_watcher():
+        accept(report)
+        if signs.attempt():
+            config.run.takeover = False  # from whoever has taken the run over meanwhile
+        from flows.train import train as run_training
+
+        run_training(config, sources)
     return 0
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from data.errors import UserError
+from data.errors import Lost, NotStarted, UserError
+from relax_core.waiting import told
 
 NAMESPACE = "relax"
 _POLL_SECONDS = 2.0
@@ -91,7 +92,8 @@ def get_or_start(
         **dict(options or {}),
     )
     handle = remote.remote(*args, **dict(kwargs or {}))
-    _wait_until_ready(handle, name, num_cpus, num_gpus, timeout, namespace)
+    with told(f"the start of {name}", "the driver", timeout):
+        _wait_until_ready(handle, name, num_cpus, num_gpus, timeout, namespace)
     return handle, True
 
 
@@ -113,7 +115,7 @@ def _wait_until_ready(handle: Any, name: str, num_cpus: float, num_gpus: float, 
             if time.monotonic() < deadline:
                 continue
             kill(name, namespace)
-            raise UserError(
+            raise NotStarted(
                 f"Actor {name} did not start within {timeout:.0f} s: {_placement(num_cpus, num_gpus)}",
                 "Free or add resources, ask for fewer with --resource, or raise --engine-start-timeout.",
             ) from None
@@ -121,10 +123,10 @@ def _wait_until_ready(handle: Any, name: str, num_cpus: float, num_gpus: float, 
             cause = error.cause
             if isinstance(cause, UserError):
                 raise cause from None
-            raise UserError(f"Actor {name} failed while starting: {cause!r}", details=str(error)) from None
+            raise NotStarted(f"Actor {name} failed while starting: {cause!r}", details=str(error)) from None
         except RayActorError as error:
             cause = error.__cause__ or error
-            raise UserError(f"Actor {name} died while starting.", details=str(cause)) from None
+            raise NotStarted(f"Actor {name} died while starting.", details=str(cause)) from None
 
 
 def _placement(num_cpus: float, num_gpus: float) -> str:
@@ -142,12 +144,13 @@ def result(reference: Any, timeout: float | None = None, what: str = "the actor"
     """``ray.get`` whose errors are ours: an error of this project that was raised inside an actor arrives as itself.
 
     Raises:
-        UserError: the actor died, or did not answer within ``timeout`` seconds.
+        Lost: the actor died, or did not answer within ``timeout`` seconds.
     """
     try:
-        return ray.get(reference, timeout=timeout)
+        with told(f"an answer of {what}", "the driver", timeout):
+            return ray.get(reference, timeout=timeout)
     except GetTimeoutError:
-        raise UserError(f"Waited {timeout:.0f} s for {what} without an answer.") from None
+        raise Lost(f"Waited {timeout:.0f} s for {what} without an answer.", "Start again: the run goes on.") from None
     except RayTaskError as error:
         cause = error.cause
         if isinstance(cause, Exception) and type(cause).__module__.startswith(("relax_core", "data")):
@@ -163,5 +166,5 @@ def result(reference: Any, timeout: float | None = None, what: str = "the actor"
         raise ActorDied(f"The process of {what} died.", "Start again: the run goes on.", str(error)) from None
 
 
-class ActorDied(UserError):
+class ActorDied(Lost):
     """The process behind a handle is gone; what was durable before is still there."""

@@ -72,6 +72,13 @@ def _is_engine(name: str) -> bool:
     return any(kind in name for kind in _KINDS)
 
 
+def _end(name: str) -> None:
+    """End an engine: its server first, which would not notice its actor's death while it hangs."""
+    with contextlib.suppress(UserError, ValueError):
+        result(ray.get_actor(name, namespace=NAMESPACE).stop.remote(), CONTROL_TIMEOUT, name)
+    kill(name)
+
+
 class RayBackend:
     """Starts or finds the trainer and the engines of a run.
 
@@ -92,12 +99,12 @@ class RayBackend:
         self._rollout_only = False
         self.timeline = NO_EVENTS
         self._told: set[str] = set()
+        self._names: dict[str, str] = {}  # of an engine's actor, by its address
         # of every actor: an actor that was started with other ones does not fit and is replaced
         self._variables, problems = read_environment_file(config.run.env_file)
         raise_problems(problems)
 
-    def _connect(self) -> None:
-        # On the driver's own thread: what Ray starts here ends with the thread that started it.
+    def connect(self) -> None:
         if self._standing is None:
             run_dir = str(self._config.run.run_dir)
             if run_dir.startswith("memory:"):
@@ -128,21 +135,21 @@ class RayBackend:
                     RayEngines([handle], []).release()
 
     def ensure_rollout(self, weights_id: str) -> RayEngines:
-        self._connect()
+        self.connect()
         self._rollout_only = True
         label = weight_label(0, weights_id)
         for index, url in enumerate(self._ensure_engines().urls):
-            with EngineControl(url) as control:
+            with EngineControl(url, timeout=CONTROL_TIMEOUT) as control:
                 if control.weight_version() not in (label, FRESH):
                     kill(self._engine_name(index))  # it holds other weights
         engines = self._ensure_engines()
         for url in engines.urls:
-            with EngineControl(url) as control:
+            with EngineControl(url, timeout=CONTROL_TIMEOUT) as control:
                 control.set_weight_version(label)
         return engines
 
     def ensure_trainer(self, critic: bool = False) -> RayTrainer:
-        self._connect()
+        self.connect()
         if self._devices.shared:  # one after another: each needs the memory that the others give up
             trainer = self._ensure_trainer("actor")
             if critic:
@@ -156,11 +163,11 @@ class RayBackend:
             return trainer
 
     def ensure_critic(self) -> RayTrainer:
-        self._connect()
+        self.connect()
         return self._ensure_trainer("critic")
 
     def ensure(self, critic: bool = False) -> tuple[RayTrainer, RayEngines]:
-        self._connect()
+        self.connect()
         self._rollout_only = False
         if self._devices.shared:
             found = self._ensure_engines()
@@ -207,8 +214,12 @@ class RayBackend:
             self.timeline.add("actor_found", who=who)
         self._told.add(who)
 
+    def end_engine(self, url: str) -> None:
+        if (name := self._names.pop(url, None)) is not None:
+            _end(name)
+
     def ensure_genrm(self) -> RayEngines:
-        self._connect()
+        self.connect()
         gpus = self._config.genrm.genrm_num_gpus_per_engine
         return self._ensure_engines(_Fleet("genrm", "genrm", num_judges(self._config), gpus, judge_spec))
 
@@ -235,6 +246,11 @@ class RayBackend:
 
     def _ensure_engine(self, index: int, fleet: _Fleet) -> tuple[Any, str]:
         name = self._engine_name(index, fleet.kind)
+        found = self._find_or_start(name, index, fleet)
+        self._names[found[1]] = name
+        return found
+
+    def _find_or_start(self, name: str, index: int, fleet: _Fleet) -> tuple[Any, str]:
         spec = fleet.spec(self._config, index, self.device, self.log_dir(), self._variables)
         place = self._devices.place(fleet.role, index)
         if place is not None:
@@ -249,7 +265,7 @@ class RayBackend:
                 why = "dead, or made with other options"
             except UserError as error:  # its server died, or hangs
                 why = error.problem
-            kill(name)
+            _end(name)
         timeout = self._config.run.engine_start_timeout
         gpus, options = fleet.gpus if self.device == "cuda" else 0, None
         environment = self._variables
@@ -279,13 +295,12 @@ class RayBackend:
         if self._standing is None:
             if standing_address(self._config.run.ray_address) is None:
                 return  # nothing can be there
-            self._connect()
+            self.connect()
         for name in named(f"{self._run_id}."):
             if _is_engine(name):
-                with contextlib.suppress(UserError, ValueError):
-                    handle = ray.get_actor(name, namespace=NAMESPACE)
-                    result(handle.stop.remote(), CONTROL_TIMEOUT, name)
-            kill(name)
+                _end(name)
+            else:
+                kill(name)
         if self._devices.shared:
             self._devices.give_back()
 

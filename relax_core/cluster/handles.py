@@ -12,6 +12,7 @@ from relax_core.engines.actor import PARTS
 from relax_core.run.trainer_calls import TrainerCalls
 from relax_core.training.actor import NAMES
 from relax_core.training.roles import Role
+from relax_core.waiting import told
 from relax_core.weights.transport import stale_engines
 
 CONTROL_TIMEOUT = 60.0
@@ -51,7 +52,8 @@ class RayEngines:
         self._each("info")
 
     def stale(self, label: str) -> bool:
-        return bool(stale_engines(self.urls, label))
+        with told("the engines' versions", "the new weights"):
+            return bool(stale_engines(self.urls, label))
 
     def release(self, parts: Sequence[str] = PARTS) -> None:
         self._each("release", list(parts), timeout=MEMORY_TIMEOUT)

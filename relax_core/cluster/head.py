@@ -9,12 +9,14 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import ray
 
-from data.errors import UserError
+from data.errors import NotStarted
 from relax_core.cluster import services
 from relax_core.cluster.actors import NAMESPACE
+from relax_core.waiting import told
 
 
 def standing_address(wanted: str | None) -> str | None:
@@ -44,7 +46,7 @@ def connected(address: str | None = None) -> Iterator[bool]:
         True when the head stands on its own, so that actors outlive this process.
 
     Raises:
-        UserError: no head answers at the address.
+        NotStarted: no head answers at the address.
     """
     os.environ.update({key: value for key, value in services.QUIET.items() if key not in os.environ})
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -52,21 +54,20 @@ def connected(address: str | None = None) -> Iterator[bool]:
         yield bool(standing_address(address))
         return
     standing = standing_address(address)
-    options = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
+    options: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if standing:
             _probe(standing)
-            ray.init(address=standing, **options)
         else:
-            ray.init(
-                address="local",
-                num_cpus=max(8, os.cpu_count() or 1),
-                include_dashboard=False,
-                object_store_memory=256 * 1024 * 1024,
-                **options,
-            )
+            options |= {
+                "num_cpus": max(8, os.cpu_count() or 1),
+                "include_dashboard": False,
+                "object_store_memory": 256 * 1024 * 1024,
+            }
+        with told(f"the Ray head at {standing}" if standing else "a Ray head of its own", "the driver"):
+            ray.init(address=standing or "local", **options)
     except ConnectionError as error:
-        raise UserError(
+        raise NotStarted(
             f"No Ray head answers at {standing} ({error}).",
             "Start one with `relax up`, name another with --ray-address, or leave it out for a head of this run only.",
         ) from None

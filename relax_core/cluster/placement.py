@@ -14,9 +14,10 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from data.errors import UserError
+from data.errors import NotStarted, UserError
 from relax_core.cluster.actors import result
 from relax_core.config.devices import Places, number_of
+from relax_core.waiting import told
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -153,11 +154,13 @@ def _reserved(name: str, count: int, timeout: float) -> PlacementGroup:
 
 
 def _ready(group: PlacementGroup, name: str, count: int, timeout: float) -> PlacementGroup:
-    if group.wait(timeout):
+    with told(f"{count} GPUs that are free", "the roles that share them", timeout):
+        there = group.wait(timeout)
+    if there:
         return group
     release_devices(name)
     have, free = (int(of().get("GPU", 0)) for of in (ray.cluster_resources, ray.available_resources))
-    raise UserError(
+    raise NotStarted(
         f"The roles that share devices need {count} GPUs; the cluster has {have}, of which {free} are free.",
         "Free or add GPUs, or ask for fewer with --resource.",
     )

@@ -25,9 +25,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import data
 import relax_core
 from data.errors import UserError
+from relax_core import signs
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, result
 from relax_core.rewards.host import Opening, RewardHost, Setting, machine
-from relax_core.rewards.messages import Batch, Packed, Question, Result, Task
+from relax_core.rewards.messages import Batch, Packed, Question, Result, Task, Tell, nobody
 from relax_core.rewards.pool import RewardPool
 from relax_core.rewards.pools import CallPool
 from relax_core.rewards.process import Surroundings
@@ -107,7 +108,11 @@ class RayRewardPool:
         self.closed = False
 
     def run(
-        self, tasks: Sequence[Task], seconds: Sequence[float] | None = None, until_failed: bool = False
+        self,
+        tasks: Sequence[Task],
+        seconds: Sequence[float] | None = None,
+        until_failed: bool = False,
+        tell: Tell = nobody,
     ) -> list[Result]:
         """See ``RewardPool.run``."""
         limits = seconds or [self._seconds] * len(tasks)
@@ -117,16 +122,18 @@ class RayRewardPool:
             packed = [Packed.of(task, functions[task.function]) for task in (tasks[place] for place in places)]
             return [Question((place,), one, limits[place]) for place, one in zip(places, packed, strict=True)]
 
-        return self._spread(len(tasks), ask, not any(name.custom for name in functions), until_failed)
+        return self._spread(len(tasks), ask, not any(name.custom for name in functions), until_failed, tell)
 
-    def run_batch(self, batch: Batch) -> list[Result]:
+    def run_batch(self, batch: Batch, tell: Tell = nobody) -> list[Result]:
         """See ``RewardPool.run_batch``: all of them run on one host."""
 
         def ask(places: Sequence[int]) -> list[Question]:
             some = replace(batch, calls=tuple(batch.calls[place] for place in places))
             return [Question(tuple(places), some, batch.seconds)]
 
-        return self._spread(len(batch.calls), ask, not batch.function.custom, batch.until_failed, batch.concurrency)
+        return self._spread(
+            len(batch.calls), ask, not batch.function.custom, batch.until_failed, tell, batch.concurrency
+        )
 
     def close(self) -> None:
         """Let the hosts end what this process has asked; they themselves live on."""
@@ -141,6 +148,7 @@ class RayRewardPool:
         ask: Callable[[Sequence[int]], Sequence[Question]],
         warm: bool,
         until_failed: bool,
+        tell: Tell,
         together: int | None = None,
     ) -> list[Result]:
         """``together``: of calls that run on one host, how many at once."""
@@ -163,6 +171,7 @@ class RayRewardPool:
                 first=first,
                 one=together is not None,
                 closed=lambda: self.closed,
+                tell=tell,
             )
         finally:
             talk.end()
@@ -214,6 +223,7 @@ class _Talk:
         self._open[exchange] = host, time.monotonic()
 
     def receive(self) -> list[Reply]:
+        signs.alive()  # calls have a limit of their own, and hosts that do not answer are replaced
         ready, _ = ray.wait(list(self._open), timeout=_POLL_SECONDS)
         replies = []
         for exchange in ready:

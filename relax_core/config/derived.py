@@ -82,3 +82,10 @@ def longest_sample(config: RelaxConfig) -> int | None:
     if rollout.rollout_max_prompt_len is not None and rollout.rollout_max_response_len is not None:
         bounds.append(rollout.rollout_max_prompt_len + rollout.rollout_max_response_len)
     return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def selects(config: RelaxConfig) -> bool:
+    """Whether steps begin more groups than they train on; else each takes the next prompts, and all of them."""
+    options = config.rollout
+    more = (options.over_sampling_batch_size or 0) > (options.rollout_batch_size or 0)
+    return more or options.dynamic_sampling_filter_path is not None

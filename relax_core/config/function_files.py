@@ -17,7 +17,7 @@ from relax_core.config.options import OPTIONS, get_option
 from relax_core.config.problems import Problem
 from relax_core.config.rules.base import Purpose
 from relax_core.config.sections import RelaxConfig
-from relax_core.functions import split_path
+from relax_core.functions import our_path, split_path
 
 OF_TRAINING = ("custom_loss_function_path", "custom_tis_function_path", "custom_pg_loss_reducer_function_path")
 """Options that name functions of the loss."""
@@ -27,6 +27,8 @@ FUNCTIONS = (
     "custom_reward_post_process_path",
     "custom_prompt_path",
     "custom_generate_function_path",
+    "dynamic_sampling_filter_path",
+    "buffer_filter_path",
     "rollout_data_postprocess_path",
     "custom_rollout_log_function_path",
     "custom_eval_rollout_log_function_path",
@@ -63,7 +65,7 @@ def _named(config: RelaxConfig, purpose: Purpose) -> Iterator[tuple[str, str, st
 
 def _wrong(path: str) -> tuple[str, str] | None:
     """The reason why a path leads to no function, and the fix; None where nothing is seen to be wrong."""
-    place, name = split_path(path)
+    place, name = split_path(our_path(path))
     if not name and place.endswith(".py"):
         return "names a file, and no function in it.", f"Write {path}:function."
     if not (place and name):

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 
 # where the optimiser's state lies, what it consists of, and how it is cut
 _FIXED = {"save", "critic_save", "use_distributed_optimizer", "optimizer_cpu_offload", "use_precision_aware_optimizer"}
+LAYOUT = frozenset({"tensor_model_parallel_size", "pipeline_model_parallel_size", "sequence_parallel"})
+"""Parallel sizes under which a checkpoint reloads whatever they were before."""
+
 # longer or shorter, it is the same run; a service may move
 _FREE = {"num_rollout", "num_epoch", "rm_url"}
 
@@ -129,6 +132,25 @@ def refuse_other_configuration(old: RelaxConfig, new: RelaxConfig) -> None:
             "Give the run's values to go on with it, or another --run-dir to start a new run.",
             "\n".join(map(str, changed)),
         )
+
+
+def other_layout(old: RelaxConfig, new: RelaxConfig) -> str:
+    """What it means that a run made with ``old`` is gone on with under other parallel sizes of its trainers, or on
+    another number of devices; empty where neither differs."""
+    sizes = {name for name in LAYOUT if get_option(old, name) != get_option(new, name)}
+    if any(old.cluster.resource.get(role) != new.cluster.resource.get(role) for role in ("actor", "critic")):
+        sizes.add("resource")
+    if not sizes:
+        return ""
+    changed = [
+        f"{option.flag} {_show(option, before)} -> {_show(option, after)}"
+        for name, before, after in differences(old, new)
+        if name in sizes and (option := find_option(name)) is not None
+    ]
+    return (
+        f"other parallel sizes than before ({', '.join(changed)}): the trainer reloads its checkpoint cut anew and"
+        " nothing is generated again, but sums are added in another order: weights will not be equal bit by bit"
+    )
 
 
 def _follows(name: str, old: RelaxConfig, new: RelaxConfig) -> bool:

@@ -20,6 +20,19 @@ CONNECT_ATTEMPTS = 4
 KEEP_ALIVE_SECONDS = 2.0
 """Below the 5 s after which the server closes an idle connection: else a request now and then meets a closed one."""
 
+CONNECT_SECONDS = 30.0
+"""How long a connection may take; it is tried ``CONNECT_ATTEMPTS`` times."""
+
+READ_SECONDS = 3600.0
+"""How long an engine may take for a response, of which nothing is sent before its end. This alone bounds a request at
+an engine whose host is there and silent, unless somebody who watches engines gives it up sooner, see
+``relax_core.rollout.generation.Generation.lose``."""
+
+ABORT_SECONDS = 10.0
+"""How long an engine may take to hear that a request is to end."""
+
+ABORT_CONNECTIONS = 16
+
 
 @dataclass(frozen=True)
 class Completion:
@@ -33,6 +46,7 @@ class Completion:
         weight_versions: versions that made the tokens, in order; one, unless weights changed during the generation.
         prompt_tokens: length of the prompt.
         cached_tokens: tokens of the prompt that came from the prefix cache.
+        spans: (version, first token, token after the last) of the output; none: one version made all tokens.
     """
 
     output_ids: np.ndarray
@@ -42,6 +56,7 @@ class Completion:
     weight_versions: tuple[str, ...]
     prompt_tokens: int
     cached_tokens: int
+    spans: tuple[tuple[str, int, int], ...] = ()
 
 
 class EngineClient:
@@ -51,12 +66,12 @@ class EngineClient:
         url: ``http://host:port``.
         name: how errors call the engine; default: its URL.
         read_timeout: seconds without a byte until a request counts as lost; a generation sends nothing before its end.
-        connections: most connections at once.
+        connections: most requests at once.
     """
 
-    def __init__(self, url: str, name: str = "", read_timeout: float = 3600.0, connections: int = 4096) -> None:
+    def __init__(self, url: str, name: str = "", read_timeout: float = READ_SECONDS, connections: int = 4096) -> None:
         self.url, self.name = url.rstrip("/"), name or f"the engine at {url}"
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=read_timeout)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=read_timeout)
         self._connections = connections
         self._session: aiohttp.ClientSession | None = None
 
@@ -92,6 +107,15 @@ class EngineClient:
             body["rid"] = rid
         return parse_completion(await self.post("/generate", body), self.name)
 
+    async def abort(self, rid: str) -> None:
+        """End a request: it returns what it has, with the finish reason ``abort``. One that is not there is no error,
+        nor is an engine that does not answer: whoever waits for the request learns of that there."""
+        try:
+            async with asyncio.timeout(ABORT_SECONDS):
+                await self.post("/abort_request", {"rid": rid})
+        except (TimeoutError, EngineRefused, EngineUnavailable):
+            pass
+
     async def post(self, path: str, body: dict[str, Any]) -> Any:
         """The engine's answer to a request, as JSON. It is sent again only while no connection can be made.
 
@@ -115,7 +139,9 @@ class EngineClient:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
-            connector = aiohttp.TCPConnector(limit=self._connections, keepalive_timeout=KEEP_ALIVE_SECONDS)
+            # a few more: what ends requests must not wait for them
+            limit = self._connections + ABORT_CONNECTIONS
+            connector = aiohttp.TCPConnector(limit=limit, keepalive_timeout=KEEP_ALIVE_SECONDS)
             self._session = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
         return self._session
 
@@ -142,7 +168,11 @@ def parse_completion(answer: Any, name: str) -> Completion:
         scored_ids = np.array([entry[1] for entry in scored], dtype=np.int32)
         given = answer.get("output_ids")
         output_ids = scored_ids if given is None else np.array(given, dtype=np.int32)
-        spans = [str(span["version"]) for span in meta.get("weight_versions") or [] if span["end"] > span["start"]]
+        spans = tuple(
+            (str(span["version"]), int(span["start"]), int(span["end"]))
+            for span in meta.get("weight_versions") or []
+            if span["end"] > span["start"]
+        )
         version = str(meta.get("weight_version", ""))
         prompt_tokens, cached_tokens = int(meta.get("prompt_tokens", 0)), int(meta.get("cached_tokens") or 0)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -153,9 +183,8 @@ def parse_completion(answer: Any, name: str) -> Completion:
         raise EngineUnavailable(
             f"{name} answered /generate with {len(output_ids)} tokens and the scores of {len(scored_ids)} others."
         )
-    return Completion(
-        output_ids, log_probs, reason, version, tuple(dict.fromkeys(spans)) or (version,), prompt_tokens, cached_tokens
-    )
+    versions = tuple(dict.fromkeys(label for label, *_ in spans)) or (version,)
+    return Completion(output_ids, log_probs, reason, version, versions, prompt_tokens, cached_tokens, spans)
 
 
 def _refusal(name: str, path: str, status: int, answer: Any) -> EngineRefused | EngineUnavailable:

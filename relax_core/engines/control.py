@@ -72,12 +72,19 @@ class EngineControl:
             response = self._call("GET", "/get_server_info")
         return self._json(response)
 
-    def healthy(self) -> bool:
-        """Whether the engine generates a token within its own deadline. Takes a second or more: not for polling."""
+    def health(self, timeout: float) -> str:
+        """Why the engine is not well; empty: it generates a token. Takes a second or more: not for polling.
+
+        Args:
+            timeout: seconds until it must have answered; it gives up by itself after SGLang's 20 s.
+        """
         try:
-            return self._call("GET", "/health_generate", refuse=False).status_code == 200
-        except EngineUnavailable:
-            return False
+            response = self._http.get("/health_generate", timeout=httpx.Timeout(timeout, connect=min(5.0, timeout)))
+        except httpx.TimeoutException:
+            return f"/health_generate had no answer after {timeout:g} s"
+        except httpx.HTTPError as error:
+            return f"/health_generate cannot be reached: {error!r}"
+        return "" if response.status_code == 200 else f"/health_generate was answered with {response.status_code}"
 
     def abort(self, rid: str | None = None) -> None:
         """End one request, or all; each returns what it has, with the finish reason ``abort``."""

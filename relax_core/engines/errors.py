@@ -3,14 +3,14 @@
 Guarantee: each error names the engine, and each is a ``UserError``: a person sees cause and fix, not a traceback.
 """
 
-from data.errors import UserError
+from data.errors import Lost, NotStarted, UserError
 
 
-class EngineStartError(UserError):
+class EngineStartError(NotStarted):
     """An engine did not come up: it died, or did not answer in time. ``details`` holds the end of its log."""
 
 
-class EngineUnavailable(UserError):
+class EngineUnavailable(Lost):
     """An engine stopped answering, or answered what no engine answers; a request in flight at it is lost."""
 
 

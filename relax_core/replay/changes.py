@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from data.errors import UserError
-from relax_core.config import RelaxConfig, Stage, find_option, get_option, run_file, stage_options, with_options
+from relax_core.config import (
+    RelaxConfig,
+    Stage,
+    find_option,
+    get_option,
+    options_hash,
+    run_file,
+    stage_options,
+    with_options,
+)
 from relax_core.config.examine import examine_given
 from relax_core.config.options import Option, flag_of
 from relax_core.config.parser import flags, read_given, read_words
@@ -88,6 +97,15 @@ def _change(name: str, old: Any, new: Any) -> Change:
     if option is None:
         return Change(flag_of(name), str(old), str(new))
     return Change(option.flag, *(show_value(option.show(redact(name, value))) for value in (old, new)))
+
+
+def first_reached(base: RelaxConfig, new: RelaxConfig, again: Sequence[str]) -> str:
+    """The first of the stages ``again`` whose options are not the same; empty where those of all are."""
+    for stage in again:
+        before, after = (options_hash(stage_options(config, cast(Stage, stage))) for config in (base, new))
+        if before != after:
+            return stage
+    return ""
 
 
 def refuse_idle(base: RelaxConfig, new: RelaxConfig, names: Sequence[str], again: Sequence[str]) -> None:

@@ -79,11 +79,17 @@ class RecordedStep:
         """
         found = self.table(name)
         if found is None:
-            raise UserError(
-                f"{self.store.url} has no {FILES[name]} of step {self.step}.",
-                "Restore the file, or choose another step.",
-            )
+            missing = f"{self.store.url} has no {FILES[name]} of step {self.step}"
+            if not self.manifest:
+                raise UserError(f"{missing}, which is not finished.", self._advice())
+            raise UserError(f"{missing}.", "Restore the file, or choose another step.")
         return found
+
+    def _advice(self) -> str:
+        """What to do about a step that is not finished."""
+        finished = [step for step in recorded_steps(self.store) if self.store.read_manifest(step)]
+        done = f", or choose a finished step: {finished[0]} to {finished[-1]}" if finished else ""
+        return f"Let the run finish it (`relax train` with --run-dir {self.store.url} goes on){done}."
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:

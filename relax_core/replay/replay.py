@@ -16,7 +16,7 @@ from data.errors import UserError
 from data.store import RunStore, TableRef
 from relax_core.config.forward import forward_needs
 from relax_core.engines.judge import has_judge
-from relax_core.replay.changes import changed_config, refuse_idle, shown_changes, with_model
+from relax_core.replay.changes import changed_config, first_reached, refuse_idle, shown_changes, with_model
 from relax_core.replay.columns import EXACT, Tolerance
 from relax_core.replay.compare import Comparison, compare_tables, compare_values
 from relax_core.replay.identity import why_other
@@ -85,7 +85,9 @@ class Replay:
         refuse_idle(recorded, config, names, self.again)
         self._base, self._config, self._changed = recorded, config, bool(names)
         shown = shown_changes(recorded, config, names) if names else []
-        self.report = Report(self._step.store.url, step, shown, out=out)
+        reached = first_reached(recorded, config, self.again) if names else ""
+        self.report = Report(self._step.store.url, step, shown, out=out, reached=reached)
+        self.url = url
         self._tolerance = tolerance
         self._temporary = tempfile.TemporaryDirectory(prefix="relax-replay-")
         self._scratch = RunStore(self._temporary.name)
@@ -251,14 +253,14 @@ class Replay:
         if found is not None and found.same and numbers is not None and not numbers.same:
             found = numbers
         self._found(stage, found)
-        close = found is not None and found.same and not self._changed
+        close = found is not None and found.same and not self.report.is_changed(stage)
         self._tables[name] = old if close else table  # rounding of one stage is no difference of the next
 
     def _found(self, stage: str, found: Comparison | None) -> None:
         state: State = "new" if found is None else "same" if found.exact else "close" if found.same else "differs"
         note = "nothing was recorded to compare with" if found is None else ""
-        if state == "differs" and not self._changed:
-            note = why_other(self._step, stage, self._config)
+        if state == "differs" and not self.report.is_changed(stage):
+            note = why_other(self._step, stage, self._base)
         self.report.stages.append(StageReport(stage, state, found, note))
 
     def _left(self, stage: str, why: str) -> None:
@@ -287,6 +289,11 @@ class Replay:
         self.report.notes.append(text)
 
     def _say_what_is_not_as_named(self) -> None:
+        if not self._step.manifest:
+            self._note(
+                f"step {self._step.step} is not finished: what it has is compared; `relax train` with --run-dir"
+                f" {self._step.store.url} goes on with it"
+            )
         for name in TABLE_OF:
             if not self._step.as_named(name):
                 self._note(f"{name}.parquet is not the file that the step's manifest names: it was changed, or is gone")

@@ -4,7 +4,7 @@ Guarantee: ``to_json`` is plain JSON, in which NaN is null; ``equal`` is true on
 was repeated and gave what was recorded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from data.ragged import Ragged
-from relax_core.replay.changes import Change
+from relax_core.replay.changes import REPLAYED, Change
 from relax_core.replay.compare import Comparison, Difference
 
 State = Literal["same", "close", "differs", "new", "recorded", "left out"]
@@ -41,6 +41,7 @@ class Report:
 
     Attributes:
         changes: options that were set, and what followed from them.
+        reached: the first stage whose output they may change; empty without any.
         notes: what else a person should know.
         rewards: see ``reward_changes``; empty when none were made again.
         advantages: see ``advantage_changes``; empty when none were made again.
@@ -56,12 +57,21 @@ class Report:
     advantages: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, dict[str, tuple[float | None, float | None]]] = field(default_factory=dict)
     out: str | None = None
+    reached: str = ""
 
     @property
     def first(self) -> Difference | None:
-        """The first difference, in the order of the stages."""
-        found = (stage.comparison.first for stage in self.stages if stage.comparison is not None)
-        return next((difference for difference in found if difference is not None), None)
+        """The first difference, in the order of the stages, that no option that was set has made."""
+        return _first(stage for stage in self.stages if not self.is_changed(stage.stage))
+
+    @property
+    def first_change(self) -> Difference | None:
+        """The first difference in a stage whose output options that were set may change."""
+        return _first(stage for stage in self.stages if self.is_changed(stage.stage))
+
+    def is_changed(self, stage: str) -> bool:
+        """Whether options that were set may change what a stage gives."""
+        return bool(self.reached) and REPLAYED.index(stage) >= REPLAYED.index(self.reached)  # type: ignore[arg-type]
 
     @property
     def equal(self) -> bool:
@@ -75,6 +85,7 @@ class Report:
             "step": self.step,
             "equal": self.equal,
             "first": None if self.first is None else asdict(self.first),
+            "first_change": None if self.first_change is None else asdict(self.first_change),
             "changes": [asdict(change) for change in self.changes],
             "stages": [stage.to_json() for stage in self.stages],
             "rewards": self.rewards,
@@ -83,6 +94,11 @@ class Report:
             "notes": self.notes,
             "out": self.out,
         }
+
+
+def _first(stages: Iterable[StageReport]) -> Difference | None:
+    found = (stage.comparison.first for stage in stages if stage.comparison is not None)
+    return next((difference for difference in found if difference is not None), None)
 
 
 def reward_changes(old: pa.Table, new: pa.Table) -> dict[str, Any]:

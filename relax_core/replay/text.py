@@ -1,6 +1,7 @@
 """Replays and comparisons of runs as text for people.
 
-Guarantee: the first difference stands in a line of its own, with stage, sample and token and both values; nothing is
+Guarantee: the first difference stands in a line of its own, with stage, sample and token and both values, and apart
+from it what options that were set have changed; of long values the part is shown in which they differ; nothing is
 listed without end.
 """
 
@@ -14,6 +15,9 @@ from relax_core.replay.runs import RunsDifference, StageSummary
 
 SHOWN = 20
 """Samples, options and notes that are listed."""
+
+MOST = 60
+"""Characters of a value."""
 
 _STATES = {
     "same": "same",
@@ -35,17 +39,19 @@ def replay_lines(report: Report) -> Iterator[str]:
     width = max((len(stage.stage) for stage in report.stages), default=0)
     changed = bool(report.changes)
     for stage in report.stages:
-        yield f"{stage.stage:{width}}  {_state(stage, changed)}"
+        yield f"{stage.stage:{width}}  {_state(stage, report.is_changed(stage.stage))}"
     if changed:
         yield from _side_by_side(report)
     yield ""
     if report.first is not None:
-        old, new = ("recorded", "with these options" if changed else "now")
-        yield f"First difference: {difference_text(report.first, old, new)}"
-    elif report.equal:
-        yield "Nothing would have changed." if changed else "Nothing differs."
-    else:
-        yield "Nothing differs of what was repeated."
+        yield f"First difference: {difference_text(report.first, 'recorded', 'now')}"
+        if report.reached:
+            yield f"The options that were set count from stage {report.reached} on: they have not made it."
+    if report.first_change is not None:
+        yield f"First change: {difference_text(report.first_change, 'recorded', 'with these options')}"
+    if report.first is None and report.first_change is None:
+        nothing = "Nothing would have changed." if changed else "Nothing differs."
+        yield nothing if report.equal else "Nothing differs of what was repeated."
     for note in report.notes[:SHOWN]:
         yield f"note: {note}"
     yield from _more(report.notes, "note: ")
@@ -98,16 +104,33 @@ def difference_text(found: Difference, old: str, new: str) -> str:
         what += f" of token {found.token}" if found.column == "tokens" else f" of response token {found.token}"
     elif found.token is not None:
         what += f"[{found.token}]"
-    return f"{', '.join([*where, what])}: {_value(found.old)} {old}, {_value(found.new)} {new}"
+    before, after = _values(found.old, found.new)
+    return f"{', '.join([*where, what])}: {before} {old}, {after} {new}"
 
 
-def _value(value: Any) -> str:
+def _values(old: Any, new: Any) -> tuple[str, str]:
+    """Both values; of long ones what lies about the first character that differs, at the same place of both."""
+    texts = _text(old), _text(new)
+    if max(map(len, texts)) <= MOST:
+        return texts
+    at = next((place for place, (a, b) in enumerate(zip(*texts, strict=False)) if a != b), min(map(len, texts)))
+    begin = 0 if at <= MOST // 2 else at - MOST // 3
+    cut = [_window(text, begin) for text in texts]
+    return cut[0], cut[1]
+
+
+def _window(text: str, begin: int) -> str:
+    part = text[begin : begin + MOST]
+    return f"{'...' if begin else ''}{part}{'...' if begin + MOST < len(text) else ''}"
+
+
+def _text(value: Any) -> str:
+    """On one line; a text that is not plain to see has quotation marks."""
     if value is None:
         return "null"
-    if isinstance(value, float):
-        return repr(value)
-    text = str(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    if isinstance(value, str):
+        return value if value.isprintable() and value.strip() == value and value else repr(value)
+    return repr(value)
 
 
 def _side_by_side(report: Report) -> Iterator[str]:

@@ -21,9 +21,9 @@ from relax_core.rewards.outcome import Outcome, error_text, outcome_of, valid_te
 from relax_core.rewards.types import UNDECIDED, RewardInput, RewardSpec
 
 if TYPE_CHECKING:
-    from relax_core.rewards.kept import Kept
-    from relax_core.rewards.messages import Result
+    from relax_core.rewards.messages import Result, Tell
     from relax_core.rewards.pools import CallPool
+    from relax_core.rewards.scored import ScoredCalls
     from relax_core.rewards.sums import Sum
 
 CONCURRENCY = 64
@@ -140,7 +140,7 @@ class Scorer:
     seconds: float = 60.0
     policy: Policy = "fail"
     pool: "Callable[[], CallPool] | None" = None
-    kept: "Kept | None" = None
+    kept: "ScoredCalls | None" = None
 
     def __call__(self, calls: Sequence[Call]) -> list[list[Outcome]]:
         """The outcomes of each call, in the order given.
@@ -227,20 +227,17 @@ class Scorer:
         for call in calls:
             tasks.append(Task(FunctionName.of(call.spec), call.samples, call.group_id, self._key(call)))
             seconds.append(min(self.seconds, call.spec.seconds or self.seconds))
-        return self._all_taken(calls, self.pool().run(tasks, seconds, self.policy == "fail"))
+        return self._all_taken(calls, self.pool().run(tasks, seconds, self.policy == "fail", self._keeper(calls)))
 
     def _in_one_process(self, calls: Sequence[Call]) -> list[list[Outcome]]:
         assert self.pool is not None
         [function] = {FunctionName.of(call.spec) for call in calls}  # --custom-rm-path names one
         asked = tuple(Asked(call.samples, call.group_id) for call in calls)
         batch = Batch(function, asked, self.reward_key, self.concurrency, self.seconds, self.policy == "fail")
-        return self._all_taken(calls, self.pool().run_batch(batch))
+        return self._all_taken(calls, self.pool().run_batch(batch, self._keeper(calls)))
 
     def _all_taken(self, calls: Sequence[Call], results: "Sequence[Result]") -> list[list[Outcome]]:
         if self.policy == "fail":
-            for call, result in zip(calls, results, strict=True):
-                if isinstance(result, list):
-                    self._keep(call, result)
             for result in results:  # those that it has cancelled are no outcomes
                 if isinstance(result, Failed):
                     raise result.error()
@@ -250,6 +247,15 @@ class Scorer:
         if isinstance(result, Failed):
             return self._error(call, result.error())
         return self._lost(call, result.reason) if isinstance(result, Lost) else result
+
+    def _keeper(self, calls: Sequence[Call]) -> "Tell":
+        """Keeps the outcomes of calls in processes as they come."""
+
+        def tell(place: int, result: "Result") -> None:
+            if isinstance(result, list):
+                self._keep(calls[place], result)
+
+        return tell
 
     def _keep(self, call: Call, outcomes: list[Outcome]) -> list[Outcome]:
         if self.kept is not None:

@@ -5,8 +5,9 @@ Guarantee: plain data; an error arrives as it would have been raised here.
 
 import json
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from data.errors import UserError
 from relax_core.rewards.outcome import Outcome, valid_text
@@ -200,15 +201,25 @@ class Question(NamedTuple):
     seconds: float
 
 
+Tell: TypeAlias = Callable[[int, Result], None]
+"""Is told the place and the result of each call, when it comes."""
+
+
+def nobody(place: int, result: Result) -> None:
+    """Who is told where nobody asks."""
+
+
 class Results:
     """The results of calls by place, as they come. The first one of a place counts.
 
     Args:
         count: of calls.
         until_failed: those behind one that failed are not waited for.
+        tell: is told each.
     """
 
-    def __init__(self, count: int, until_failed: bool = False) -> None:
+    def __init__(self, count: int, until_failed: bool = False, tell: Tell = nobody) -> None:
+        self._tell = tell
         self._results: list[Result | None] = [None] * count
         self._until_failed, self._end = until_failed, count
         self.missing = count
@@ -220,6 +231,7 @@ class Results:
             return
         self._results[place] = result
         self.missing -= 1
+        self._tell(place, result)
         if isinstance(result, Failed):
             self.failed = True
             if self._until_failed:

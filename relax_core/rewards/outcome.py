@@ -85,7 +85,9 @@ def outcome_of(spec: RewardSpec, sample: RewardInput, value: Any, reward_key: st
     texts: dict[str, str] = {}
     if isinstance(value, dict):
         named = "--reward-key" if reward_key is not None and spec.custom else "key"
-        reward_key = spec.key if reward_key is None else reward_key
+        # one option for rows of several built-in rewards; a sum's keys are its parts, of which it takes no other
+        elsewhere = not spec.custom and spec.split is None and spec.key in value and reward_key not in value
+        reward_key = spec.key if reward_key is None or elsewhere else reward_key
         if reward_key is None:
             raise UserError(
                 f"{who} a dict for sample {sample.sample_id}, with the keys {_names(value)}.",

@@ -11,8 +11,21 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from relax_core import signs
 from relax_core.rewards.callers import OpenQuestion, Run, ToldResults
-from relax_core.rewards.messages import CANCELLED, Batch, Failed, Lost, Packed, Question, Result, Results, Task
+from relax_core.rewards.messages import (
+    CANCELLED,
+    Batch,
+    Failed,
+    Lost,
+    Packed,
+    Question,
+    Result,
+    Results,
+    Task,
+    Tell,
+    nobody,
+)
 from relax_core.rewards.process import NO_VARIABLES, Surroundings, Worker
 
 STALL_SECONDS = 1.0
@@ -60,28 +73,34 @@ class RewardPool:
         self.close()
 
     def run(
-        self, tasks: Sequence[Task], seconds: Sequence[float] | None = None, until_failed: bool = False
+        self,
+        tasks: Sequence[Task],
+        seconds: Sequence[float] | None = None,
+        until_failed: bool = False,
+        tell: Tell = nobody,
     ) -> list[Result]:
         """The results of all tasks, in their order.
 
         Args:
             seconds: time limit of each, where it is less than the pool's.
             until_failed: after a ``Failed`` no further call is made; calls behind it may be ``Lost``.
+            tell: is told each result when it comes, in this thread.
         """
         limits = seconds or [self._seconds] * len(tasks)
         pairs = enumerate(zip(tasks, limits, strict=True))
-        return self._all([Question((place,), task, limit) for place, (task, limit) in pairs], len(tasks), until_failed)
+        questions = [Question((place,), task, limit) for place, (task, limit) in pairs]
+        return self._all(questions, len(tasks), tell, until_failed)
 
-    def run_batch(self, batch: Batch) -> list[Result]:
+    def run_batch(self, batch: Batch, tell: Tell = nobody) -> list[Result]:
         """The results of calls of a coroutine function that run together in one process, in their order.
 
         A process that is held up by one of them is ended, and the others go on in another one.
         """
         count = len(batch.calls)
-        return self._all([Question(tuple(range(count)), batch, batch.seconds)], count)
+        return self._all([Question(tuple(range(count)), batch, batch.seconds)], count, tell)
 
-    def _all(self, questions: Sequence[Question], count: int, until_failed: bool = False) -> list[Result]:
-        results = Results(count, until_failed)
+    def _all(self, questions: Sequence[Question], count: int, tell: Tell, until_failed: bool = False) -> list[Result]:
+        results = Results(count, until_failed, tell)
         run = self.begin(until_failed)
         self.ask(run, questions)
         while not results.complete:
@@ -118,6 +137,7 @@ class RewardPool:
 
         As long as calls are made, somebody has to be in here: it starts processes in the place of those that stall.
         """
+        signs.alive()  # calls have a limit of their own
         until, more = time.monotonic() + seconds, float("inf")
         with self._lock:
             run.enough = enough

@@ -12,7 +12,7 @@ from typing import Protocol, TypeAlias
 from relax_core.config.sections import RelaxConfig
 from relax_core.proxy import proxy_environment
 from relax_core.rewards.judge.client import service_environment
-from relax_core.rewards.messages import Batch, Result, Task
+from relax_core.rewards.messages import Batch, Result, Task, Tell, nobody
 from relax_core.rewards.pool import RewardPool
 
 Services: TypeAlias = Mapping[str, Sequence[str]]
@@ -25,11 +25,15 @@ class CallPool(Protocol):
     """Processes that make calls, wherever they are: ``RewardPool`` has them on this machine."""
 
     def run(
-        self, tasks: Sequence[Task], seconds: Sequence[float] | None = None, until_failed: bool = False
+        self,
+        tasks: Sequence[Task],
+        seconds: Sequence[float] | None = None,
+        until_failed: bool = False,
+        tell: Tell = nobody,
     ) -> list[Result]:
         """See ``RewardPool.run``."""
 
-    def run_batch(self, batch: Batch) -> list[Result]:
+    def run_batch(self, batch: Batch, tell: Tell = nobody) -> list[Result]:
         """See ``RewardPool.run_batch``."""
 
     def close(self) -> None:

@@ -33,11 +33,11 @@ from relax_core.rewards.choice import (
     training_choice,
 )
 from relax_core.rewards.judge.question import check_template
-from relax_core.rewards.kept import Kept
 from relax_core.rewards.outcome import WHOLE, Outcome
 from relax_core.rewards.pools import NO_SERVICES, Pools, Services
 from relax_core.rewards.router import Route
 from relax_core.rewards.rows import content_key, route_of, rows_of
+from relax_core.rewards.scored import ScoredCalls
 from relax_core.rewards.sources import scoring_hash
 from relax_core.rewards.types import RewardInput
 
@@ -74,7 +74,7 @@ def score_timed(
     pools: Pools | None = None,
     services: Services = NO_SERVICES,
     stream: "RewardStream | None" = None,
-    kept: Kept | None = None,
+    kept: ScoredCalls | None = None,
 ) -> tuple[pa.Table, pa.Table]:
     """``score_table``, and beside it ``sample_id``, the ``seconds`` of each sample's call (null: none was made), and
     ``streamed``: whether the score was there before this was called.
@@ -95,7 +95,7 @@ def score_evaluation(
     pools: Pools | None = None,
     services: Services = NO_SERVICES,
     stream: "RewardStream | None" = None,
-    kept: Kept | None = None,
+    kept: ScoredCalls | None = None,
 ) -> pa.Table:
     """``score_table`` for the responses to an evaluation set, by the reward of that set."""
     return _score_table(rollout, evaluation_choice(eval_set, config), config, pools, services, stream, kept)[0]
@@ -108,7 +108,7 @@ def _score_table(
     pools: Pools | None,
     services: Services,
     stream: "RewardStream | None",
-    kept: Kept | None,
+    kept: ScoredCalls | None,
 ) -> tuple[pa.Table, pa.Table]:
     custom = custom_reward(choice, config)
     rows = rows_of(rollout, custom)
@@ -135,7 +135,7 @@ def _score_table(
         calls += [Call(custom, tuple(samples), group_id) for group_id, samples in groups.items()]
     early: frozenset[str] = frozenset()
     if stream:
-        kept = kept or Kept()
+        kept = kept or ScoredCalls()
         early = _taken(stream, scoring_hash(choice, config), calls, outcomes, kept)
     calls = [call for call in calls if call.samples[0].sample_id not in outcomes]
     with proxied(config.debug.http_proxy), nullcontext(pools) if pools else Pools(config) as processes:
@@ -168,7 +168,7 @@ def _score_table(
 
 
 def _taken(
-    stream: "RewardStream", scoring: str, calls: list[Call], outcomes: dict[str, Outcome], kept: Kept
+    stream: "RewardStream", scoring: str, calls: list[Call], outcomes: dict[str, Outcome], kept: ScoredCalls
 ) -> frozenset[str]:
     """Put the outcomes of the stream that fit the calls in their places, and what its failed waves had into ``kept``.
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from data.errors import UserError
-from relax_core.rewards.messages import CANCELLED, Lost, Question, Result, Results
+from relax_core.rewards.messages import CANCELLED, Lost, Question, Result, Results, Tell, nobody
 
 AHEAD_SECONDS = 1.0
 """A host has about as many calls as it answers in this time."""
@@ -137,6 +137,7 @@ def spread(
     first: int = 0,
     one: bool = False,
     closed: Callable[[], bool] = lambda: False,
+    tell: Tell = nobody,
 ) -> list[Result]:
     """The results of calls, in their order.
 
@@ -148,11 +149,12 @@ def spread(
         first: number of the host that is asked first.
         one: that one gets all of them, at once.
         closed: whether nobody wants them any more.
+        tell: is told each result when it comes.
 
     Raises:
         UserError: hosts die again and again.
     """
-    results = Results(count, until_failed)
+    results = Results(count, until_failed, tell)
     everyone = range(len(hosts.shares))
     numbers = [first] if one else [*everyone[first:], *everyone[:first]]
     ledger = Ledger(results, count, len(everyone))

@@ -25,10 +25,10 @@ from relax_core.config.sections import RelaxConfig
 from relax_core.proxy import proxied
 from relax_core.rewards.calls import Call
 from relax_core.rewards.choice import RewardChoice, custom_reward, reward_router, scorer
-from relax_core.rewards.kept import Kept
 from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.pools import CallPool, Pools, Services
 from relax_core.rewards.rows import content_key, route_of, rows_of
+from relax_core.rewards.scored import ScoredCalls
 from relax_core.rewards.sources import scoring_hash
 from relax_core.rewards.types import RewardInput
 
@@ -45,6 +45,8 @@ itself."""
 Keyed: TypeAlias = tuple[bytes, Call]
 Outcomes: TypeAlias = Mapping[bytes, Sequence[Outcome]]
 TableOf: TypeAlias = Callable[[Sequence[Any]], pa.Table]
+Watcher: TypeAlias = Callable[[Sequence[str], Sequence[Outcome] | BaseException], None]
+"""Is told ids of samples and their outcomes as they come; or, once, the error after which none come."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Found:
 
     outcomes: Outcomes
     early: frozenset[bytes]
-    kept: Kept
+    kept: ScoredCalls
 
 
 @dataclass
@@ -110,6 +112,7 @@ class RewardStream:
         pools: processes of reward functions; ``close`` ends them where a call is under way.
         services: what rewards may ask.
         table: makes of what is handed over the rows of schema ``ROLLOUT`` that will be stored; called in a thread.
+        scored: has the outcomes that an earlier process had, and gets those of this one, by ``scoring_hash``.
     """
 
     def __init__(
@@ -119,8 +122,10 @@ class RewardStream:
         pools: Pools,
         services: Services,
         table: TableOf,
+        scored: Callable[[str], ScoredCalls] = lambda scoring: ScoredCalls(),
     ) -> None:
         self._choice, self._config, self._pools, self._services, self._table = choice, config, pools, services, table
+        self._open = scored
         self._arrived: deque[Any] = deque()
         self._mail: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._closed = threading.Event()
@@ -129,9 +134,11 @@ class RewardStream:
         # below: only the stream's own thread changes these
         self._scoring = ""
         self._failed = self._last = False
+        self._error: BaseException | None = None
+        self._watcher: Watcher | None = None
         self._found: dict[bytes, list[Outcome]] = {}
         self._early: frozenset[bytes] = frozenset()
-        self._kept = Kept()
+        self._kept = ScoredCalls()
         self._groups: dict[str, list[RewardInput | None]] = {}
         self._plain = Lane(1 << 30, PLAIN_WAVES)  # processes limit them
         self._coroutines = Lane(config.reward.reward_max_concurrency, COROUTINE_WAVES)
@@ -149,6 +156,10 @@ class RewardStream:
         self._arrived.append(finished)
         self._mail.put(self._take)
 
+    def watch(self, tell: Watcher) -> None:
+        """Tell somebody of what is handed over from now on; in the stream's thread, so it must be quick."""
+        self._mail.put(partial(self._watched_by, tell))
+
     def finish(self, scoring: str) -> Found:
         """Wait until all that was handed over is scored, and end the stream.
 
@@ -160,8 +171,9 @@ class RewardStream:
         """
         self._mail.put(self._end)
         self._thread.join()
+        self._kept.end(keep=False)  # whoever waits takes it over
         if self._scoring != scoring:
-            return Found({}, frozenset(), Kept())
+            return Found({}, frozenset(), ScoredCalls())
         return Found(self._found, self._early, self._kept)
 
     def close(self) -> None:
@@ -177,6 +189,7 @@ class RewardStream:
             while wave.is_alive() and time.monotonic() < until:
                 self._pools.close()  # again and again: a wave may just have been about to ask for them
                 wave.join(0.05)
+        self._kept.end(keep=True)
 
     # In the stream's own thread
 
@@ -184,6 +197,11 @@ class RewardStream:
         self._guarded(self._prepare)
         while not (self._closed.is_set() or (self._last and not self._busy())):
             self._guarded(self._mail.get())
+
+    def _watched_by(self, tell: Watcher) -> None:
+        self._watcher = tell
+        if self._error is not None:
+            tell([], self._error)
 
     def _busy(self) -> bool:
         return any(lane.running or lane.waiting for lane in (self._plain, self._coroutines))
@@ -197,8 +215,9 @@ class RewardStream:
     def _prepare(self) -> None:
         self._custom = custom_reward(self._choice, self._config)
         self._router = reward_router(self._choice, self._config, self._services)
-        self._scorer = replace(scorer(self._choice, self._config, self._pool), kept=self._kept)
         self._scoring = scoring_hash(self._choice, self._config)
+        self._kept = self._open(self._scoring)
+        self._scorer = replace(scorer(self._choice, self._config, self._pool), kept=self._kept)
 
     def _fail(self, error: BaseException) -> None:
         """Call no more. Whoever scores the table calls again, and meets the error where it can be told."""
@@ -206,7 +225,9 @@ class RewardStream:
         if not (self._failed or self._closed.is_set()):
             problem = error.problem if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
             log.warning("%s Generation goes on and is kept; no further sample is scored until it ends.", problem)
-        self._failed = True
+        if not self._failed and self._watcher is not None:
+            self._watcher([], error)
+        self._failed, self._error = True, self._error or error
 
     def _take(self) -> None:
         """Plan the calls of all that has arrived, and begin with them."""
@@ -245,12 +266,15 @@ class RewardStream:
                     raise
                 self._waves.append(thread)
 
-    def _ended(self, lane: Lane, share: int, wave: Sequence[bytes], result: Any) -> None:
+    def _ended(self, lane: Lane, share: int, wave: Sequence[Keyed], result: Any) -> None:
         lane.ended(share)
         if isinstance(result, BaseException):
             self._fail(result)
         else:
-            self._found.update(zip(wave, result, strict=True))
+            self._found.update(zip([key for key, _ in wave], result, strict=True))
+            if self._watcher is not None:
+                ids = [sample.sample_id for _, call in wave for sample in call.samples]
+                self._watcher(ids, [one for outcomes in result for one in outcomes])
         self._begin()
 
     def _end(self) -> None:
@@ -267,7 +291,7 @@ class RewardStream:
                 result = replace(self._scorer, concurrency=share)([call for _, call in wave])
         except BaseException as error:  # also the end of coroutines
             result = error
-        self._mail.put(partial(self._ended, lane, share, [key for key, _ in wave], result))
+        self._mail.put(partial(self._ended, lane, share, wave, result))
 
     def _pool(self) -> CallPool:
         if self._closed.is_set():

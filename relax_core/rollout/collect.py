@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data.errors import UserError
-from data.schema import ROLLOUT
+from data.schema import ROLLOUT, conform
 from data.store import RunStore
 from relax_core.rollout.sample import Status
 
@@ -46,18 +46,20 @@ class Kept:
         self._store, self._root = store, store.step_path(step, FOLDER)
         self._folder = f"{self._root}/{key.rsplit('.', 1)[-1]}"
 
-    def read(self, wanted: Iterable[str], warn: Callable[[str], None] = log.warning) -> pa.Table:
-        """The rows of ``wanted`` samples that are there, each once; a part that cannot be read is left out."""
+    def read(self, wanted: Iterable[str] | None, warn: Callable[[str], None] = log.warning) -> pa.Table:
+        """The rows of ``wanted`` samples (None: of all) that are there, each once; a part that cannot be read is left
+        out."""
         parts = []
         for name in self._store.ls(self._folder):
             try:
-                parts.append(self._store.read_table(f"{self._folder}/{name}").cast(ROLLOUT))
+                parts.append(conform(self._store.read_table(f"{self._folder}/{name}"), ROLLOUT))
             except (UserError, ValueError) as error:  # the storage, or another table
                 warn(f"{self._store.uri(f'{self._folder}/{name}')} is of no use: {error}")
         rows = pa.concat_tables(parts) if parts else ROLLOUT.empty_table()
         ids = rows["sample_id"].to_pylist()
         places = {sample_id: place for place, sample_id in enumerate(ids)}
-        return rows.take(pa.array(sorted(places[one] for one in set(wanted) & places.keys()), pa.int64()))
+        found = places.keys() if wanted is None else set(wanted) & places.keys()
+        return rows.take(pa.array(sorted(places[one] for one in found), pa.int64()))
 
     def write(self, rows: pa.Table) -> None:
         """Add rows; those that ended by no fault of the model's are to be generated again."""

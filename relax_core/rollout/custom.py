@@ -9,7 +9,9 @@
         return sample
 
 The function gets every option and the keys of ``--custom-args`` as attributes of ``args``, a ``Sample`` whose response
-is empty, and SGLang's parameters with the sample's seed. It returns that sample with tokens, loss mask, log-probs and
+is empty (with --partial-rollout: what an earlier step made of it), and SGLang's parameters with the sample's seed. It
+goes on with what a response holds though weights changed meanwhile, and returns its sample soon after a response whose
+finish reason is ``abort``: the sample is wanted as it is. It returns that sample with tokens, loss mask, log-probs and
 status, which ``append`` and ``append_context`` keep in line. With an argument ``evaluation`` it is told whether the
 sample is one of evaluation. All samples of a step are made at once; each request waits for its engine by itself, so
 that a slow tool holds up no engine.
@@ -33,7 +35,8 @@ from data.jsontext import dumps
 from relax_core.config.options import as_namespace
 from relax_core.config.sections import RelaxConfig
 from relax_core.functions import UserFunction, load_function
-from relax_core.rollout.generate import Answer, Ask, Generated, Own, checked_tokens, checked_versions
+from relax_core.rollout.generated import Answer, Ask, Generated, Own
+from relax_core.rollout.pieces import NO_ENGINE
 from relax_core.rollout.requests import SampleRequest
 from relax_core.rollout.sample import STATUS_OF, Sample, Status
 from relax_core.rollout.sampling import response_budget
@@ -61,11 +64,13 @@ class Response:
         output_ids: [R] int32.
         log_probs: [R] float32.
         finish_reason: SGLang's: ``{"type": "stop" | "length" | "abort", ...}``.
+        token_versions: [R] int32, versions of the weights; None: not known.
     """
 
     output_ids: NDArray[np.int32]
     log_probs: NDArray[np.float32]
     finish_reason: dict[str, Any]
+    token_versions: NDArray[np.int32] | None = None
 
 
 class Tokenizer(Protocol):
@@ -86,7 +91,7 @@ class SampleEngine:
         self.tokenizer: Tokenizer = tokenizer
         self._request, self._ask, self._context, self._longest = request, ask, context, longest
         self.versions: list[int] = []
-        self.asked_tokens = self.cached_tokens = 0
+        self.asked_tokens = self.cached_tokens = self.interrupted = 0
         self.end = ""
 
     async def generate(self, tokens: Sequence[int], sampling_params: dict[str, Any]) -> Response:
@@ -108,17 +113,18 @@ class SampleEngine:
         budget = budget if wanted is None else min(budget, int(wanted))
         if budget < 1:
             self.end = "length"
-            return Response(np.empty(0, np.int32), np.empty(0, np.float32), {"type": "length"})
+            nothing = np.empty(0, np.int32)
+            return Response(nothing, np.empty(0, np.float32), {"type": "length"}, nothing)
         params = {**sampling_params, "max_new_tokens": budget}
         if "min_new_tokens" in params:
             params["min_new_tokens"] = min(params["min_new_tokens"], budget)
-        completion = await self._ask(ids, params)
-        output_ids, log_probs = checked_tokens(completion, self._request)
-        self.versions += checked_versions(completion, self._request)
-        self.asked_tokens += len(ids)
-        self.cached_tokens += completion.cached_tokens
-        self.end = str(completion.finish_reason.get("type"))
-        return Response(output_ids, log_probs, completion.finish_reason)
+        merged = await self._ask(ids, params)
+        self.versions += merged.weight_versions
+        self.asked_tokens += merged.asked_tokens
+        self.cached_tokens += merged.cached_tokens
+        self.interrupted += merged.interrupted
+        self.end = str(merged.finish_reason.get("type"))
+        return Response(merged.output_ids, merged.log_probs, merged.finish_reason, merged.token_versions)
 
 
 _engine: ContextVar[SampleEngine] = ContextVar("engine")
@@ -167,7 +173,7 @@ def custom_answer(
         engines = SampleEngine(request, ask, tokenizer, context, longest)
         token = _engine.set(engines)
         try:
-            made = await function.call(args, _empty_sample(request), params, **further)
+            made = await function.call(args, _new_sample(request), params, **further)
         except UserError:
             raise
         except Exception as error:
@@ -183,9 +189,9 @@ def custom_answer(
     return answer
 
 
-def _empty_sample(request: SampleRequest) -> Sample:
+def _new_sample(request: SampleRequest) -> Sample:
     prompt = request.prompt
-    return Sample(
+    sample = Sample(
         sample_id=request.sample_id,
         group_id=request.group_id,
         index=request.index,
@@ -195,6 +201,9 @@ def _empty_sample(request: SampleRequest) -> Sample:
         label=None if prompt.label is None else json.loads(prompt.label),
         metadata=copy.deepcopy(prompt.metadata),  # the samples of a group share the prompt
     )
+    if request.progress is not None:
+        sample.go_on(request.progress)
+    return sample
 
 
 def _generated(
@@ -229,6 +238,8 @@ def _generated(
     if status not in _ENDS:
         raise ValueError(f"the status {str(status)!r}, not one of {', '.join(_ENDS)}")
     status = Status(status)
+    known = request.progress.token_versions.tolist() if request.progress is not None else []
+    weight_versions = tuple(dict.fromkeys(version for version in [*known, *engines.versions] if version >= 0))
     own = Own(
         prompt_ids=prompt,
         loss_mask=mask[:fits].astype(np.uint8),
@@ -244,11 +255,24 @@ def _generated(
         log_probs[:fits],
         status=status,
         finish_reason=engines.end or _ENDS[status],
-        weight_versions=tuple(dict.fromkeys(engines.versions)),
+        weight_versions=weight_versions,
         cached_tokens=engines.cached_tokens,
         asked_tokens=engines.asked_tokens,
         own=own,
+        token_versions=_token_versions(made.token_versions, mask, weight_versions)[:fits],
+        interrupted=engines.interrupted,
     )
+
+
+def _token_versions(values: Any, mask: NDArray[Any], asked: Sequence[int]) -> NDArray[np.int32]:
+    """[R] versions of the tokens. A token that is trained on, of which the function does not say it, may be as old as
+    the oldest weights that it asked."""
+    versions = np.full(len(mask), NO_ENGINE, np.int32)
+    if values is not None and len(values) == len(mask):
+        versions = np.asarray(values, np.int32).copy()
+    if asked:
+        versions[(mask == 1) & (versions < 0)] = min(asked)
+    return versions
 
 
 def _tokens(values: Any) -> NDArray[np.int32]:

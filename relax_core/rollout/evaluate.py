@@ -6,7 +6,7 @@ that they differ by the weights only.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -24,7 +24,9 @@ from relax_core.rewards.score import score_evaluation
 from relax_core.rewards.sources import evaluation_source_hash
 from relax_core.rewards.stream import RewardStream
 from relax_core.rollout.custom import custom_answer, load_generate
+from relax_core.rollout.gate import Gate
 from relax_core.rollout.generate import ProgressCallback, run_generation
+from relax_core.rollout.generation import Generation
 from relax_core.rollout.requests import evaluation_requests
 from relax_core.rollout.sampling import Sampling
 from relax_core.rollout.table import rollout_table
@@ -42,6 +44,9 @@ def evaluate_set(
     progress: ProgressCallback | None = None,
     pools: Pools | None = None,
     services: Services = NO_SERVICES,
+    gate: Gate | None = None,
+    revive: Callable[[], Sequence[str]] | None = None,
+    opened: Callable[[Generation], None] | None = None,
 ) -> tuple[pa.Table, dict[str, float]]:
     """Evaluate the weights after ``step``, that is version ``step + 1``. Samples are scored while others are generated.
 
@@ -55,6 +60,8 @@ def evaluate_set(
         progress: see ``generate``.
         pools: processes of reward functions; None: those that are needed are ended at once.
         services: see ``score_table``.
+        gate, revive: see ``Generation``.
+        opened: see ``generate``.
 
     Returns:
         Table of schema ``EVAL`` and ``evaluation_metrics``.
@@ -89,6 +96,10 @@ def evaluate_set(
                 progress=progress,
                 answer=answer,
                 finished=stream.add,
+                gate=gate,
+                revive=revive,
+                tokenizer=tokenizer,
+                opened=opened,
             )
         rollout = table_of(generated, version=step + 1)
         table = evaluation_table(rollout, score_evaluation(rollout, eval_set, config, processes, services, stream))

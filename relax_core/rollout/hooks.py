@@ -83,6 +83,7 @@ def post_processed(rollout: pa.Table, reward: pa.Table, config: RelaxConfig) -> 
         ).to_arrow(),
         "remove_sample": pa.array([bool(sample.remove_sample) for sample in samples]),
     }
+    rollout = conform(rollout, ROLLOUT)  # columns at their places, in a table of an older version too
     for name, column in columns.items():
         rollout = rollout.set_column(ROLLOUT.get_field_index(name), ROLLOUT.field(name), column)
     return conform(rollout, ROLLOUT)

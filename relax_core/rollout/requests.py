@@ -8,10 +8,39 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from data.cursor import Cursor
 from data.prompts import Prompt, PromptDataset
 from relax_core.config.sections import RelaxConfig
 from relax_core.rollout.sampling import EVAL_STEP, sample_seed
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """A response that exists in part; D tokens.
+
+    Attributes:
+        output_ids: [D] int32.
+        log_probs: [D] float32.
+        token_versions: [D] int32, versions of the weights that made the tokens; -1: no engine made it.
+        loss_mask: [D] uint8, 1: trained on.
+        abort_count: how often it was ended and put back.
+        start_step: rollout step that began it.
+    """
+
+    output_ids: NDArray[np.int32]
+    log_probs: NDArray[np.float32]
+    token_versions: NDArray[np.int32]
+    loss_mask: NDArray[np.uint8]
+    abort_count: int
+    start_step: int
+
+    def __post_init__(self) -> None:
+        lengths = {len(one) for one in (self.output_ids, self.log_probs, self.token_versions, self.loss_mask)}
+        if len(lengths) != 1:
+            raise ValueError(f"the parts of a response differ in length: {sorted(lengths)}")
 
 
 @dataclass(frozen=True)
@@ -26,6 +55,7 @@ class SampleRequest:
         k: number of the sample in its group.
         index: of the sample over the whole run; ``group_index * n_samples_per_prompt + k``.
         group_index: of the group over the whole run.
+        progress: what exists of the response; None: nothing.
     """
 
     sample_id: str
@@ -35,6 +65,7 @@ class SampleRequest:
     k: int
     index: int
     group_index: int
+    progress: Progress | None = None
 
 
 def step_requests(

@@ -15,7 +15,7 @@ from data.errors import UserError
 from data.ragged import Ragged
 from data.schema import ROLLOUT
 from data.schema import table as schema_table
-from relax_core.rollout.generate import Generated
+from relax_core.rollout.generated import Generated
 
 _TEACHER = ROLLOUT.field("teacher_log_probs").type
 
@@ -31,6 +31,7 @@ def rollout_table(
     *,
     step: int,
     version: int | None,
+    oldest: int | None = None,
     tokenizer: Decoder,
     skip_special_tokens: bool = False,
 ) -> pa.Table:
@@ -40,6 +41,7 @@ def rollout_table(
         generated: N results.
         step: rollout step; -1 for the evaluation before training.
         version: weight version that must have made all of them; None accepts any.
+        oldest: oldest weight version that a token may have; None accepts any.
         tokenizer: decodes the responses.
         skip_special_tokens: leave special tokens out of the response text.
 
@@ -47,10 +49,10 @@ def rollout_table(
         N rows of schema ``ROLLOUT``.
 
     Raises:
-        UserError: an engine used weights of another version.
+        UserError: an engine used weights of another version, or too old ones.
     """
     requests = [result.request for result in generated]
-    versions = [_versions(result, version) for result in generated]
+    versions = [_versions(result, version, oldest) for result in generated]
     outputs = [result.output_ids for result in generated]
     response_lengths = np.array([len(output) for output in outputs], np.int32)
     prompts = [result.request.prompt.tokens if result.own is None else result.own.prompt_ids for result in generated]
@@ -74,26 +76,36 @@ def rollout_table(
             "response": _responses(tokenizer, generated, skip_special_tokens),
             "label": pa.array([_label(result) for result in generated], pa.string()),
             "metadata": [_metadata(result) for result in generated],
-            "loss_mask": Ragged.from_list([_loss_mask(result) for result in generated], np.uint8),
+            "loss_mask": Ragged.from_list([result.loss_mask for result in generated], np.uint8),
             "rollout_log_probs": Ragged.from_list([result.log_probs for result in generated], np.float32),
             "weight_versions": Ragged.from_list(versions, np.int32),
+            "token_versions": Ragged.from_list([result.token_versions for result in generated], np.int32),
             "status": [result.status for result in generated],
             "finish_reason": [result.finish_reason for result in generated],
             "remove_sample": [result.own is not None and result.own.remove_sample for result in generated],
             "teacher_log_probs": pa.array([_teacher(result) for result in generated], _TEACHER),
             "prefix_cache_info": [_cache_info(result) for result in generated],
-            "abort_count": np.array([result.status == "aborted" for result in generated], np.int32),
+            "abort_count": np.array([result.abort_count for result in generated], np.int32),
         },
     )
 
 
-def _versions(result: Generated, expected: int | None) -> list[int]:
+def _versions(result: Generated, expected: int | None, oldest: int | None) -> list[int]:
     """[V] versions that made the response; empty where no engine was asked."""
-    made_by = list(result.weight_versions)
-    if expected is not None and made_by not in ([], [expected]):
+    made_by, before = list(result.weight_versions), result.request.progress
+    made = result.token_versions[0 if before is None else len(before.output_ids) :]  # by this step
+    made = made[made >= 0]
+    now = made_by if before is None else list(dict.fromkeys(made.tolist()))
+    if expected is not None and now not in ([], [expected]):
         raise UserError(
-            f"Sample {result.request.sample_id} was made by weights of version {', '.join(map(str, made_by))}, "
+            f"Sample {result.request.sample_id} was made by weights of version {', '.join(map(str, now))}, "
             f"but this step needs version {expected}.",
+            "Run the same command again: weights are synced before the generation starts.",
+        )
+    if oldest is not None and len(made) and made.min() < oldest:
+        raise UserError(
+            f"Sample {result.request.sample_id} has tokens of weights of version {made.min()}, but this step may use "
+            f"none older than version {oldest}.",
             "Run the same command again: weights are synced before the generation starts.",
         )
     return made_by
@@ -121,10 +133,6 @@ def _metadata(result: Generated) -> str:
     if result.own is not None:
         return result.own.metadata
     return json.dumps(result.request.prompt.metadata, ensure_ascii=False)
-
-
-def _loss_mask(result: Generated) -> np.ndarray:
-    return np.ones(len(result.output_ids), np.uint8) if result.own is None else result.own.loss_mask
 
 
 def _teacher(result: Generated) -> np.ndarray | None:

@@ -1,8 +1,9 @@
 """Debugging data: copies of a step's samples for other programs, and recorded samples in place of generated ones.
 
-Guarantee: a path that ends in ``.parquet`` is a table; any other holds plain Python values only, in PyTorch's format,
-``{"rollout_id", "samples"}`` as slime has them; a file that would run code when it is loaded is refused. Paths may be
-fsspec URLs. A file is whole or absent.
+Guarantee: what is written is a table, ``.parquet``, unless the path ends in ``.pt`` or ``.pth``: such a file holds
+plain Python values only, in PyTorch's format, ``{"rollout_id", "samples"}`` as slime has them. Either is read, whatever
+it is called; a file that would run code when it is loaded is refused. Paths may be fsspec URLs. A file is whole or
+absent.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from data.errors import UserError
 from data.files import FileStore
-from data.schema import EVAL, REWARD, ROLLOUT, conform
+from data.schema import EVAL, REWARD, ROLLOUT, conform, part
 from data.schema import table as schema_table
 from data.store import RunStore
 from relax_core.config.sections import RelaxConfig
@@ -34,6 +35,9 @@ from relax_core.run.samples import (
 )
 from relax_core.run.session import RunSession
 from relax_core.tracking.metrics import aligned
+
+_GIVE = "Give one that --save-debug-rollout-data wrote, or a rollout.parquet."
+_TABLE, _TORCH, _MAGIC = ".parquet", (".pt", ".pth"), b"PAR1"
 
 
 class _RolloutId(int):
@@ -50,6 +54,15 @@ def place(template: str, step: int, prefix: str = "") -> str:
     number = _RolloutId(step)
     number.prefix = prefix
     return template.format(rollout_id=number, rank=0)
+
+
+def saved_place(template: str, step: int, prefix: str = "") -> str:
+    """``place`` of a copy: ``.parquet`` is added where the path does not say what the file is."""
+    return _with_ending(place(template, step, prefix))
+
+
+def _with_ending(path: str) -> str:
+    return path if path.endswith((_TABLE, *_TORCH)) else f"{path}{_TABLE}"
 
 
 def check_recorded(run: RunSession) -> None:
@@ -76,13 +89,13 @@ def save_debug_data(
     """
     debug, read = run.config.debug, run.store.read_table
     if debug.save_debug_rollout_data:
-        path, tables = place(debug.save_debug_rollout_data, step), (read(rollout.table), read(rewards.table))
+        path, tables = saved_place(debug.save_debug_rollout_data, step), (read(rollout.table), read(rewards.table))
         if _is_table(path):
             _write_table(path, _scored(*tables))
         else:
             write_samples(path, {"rollout_id": step, "samples": rollout_samples(*tables)})
     if debug.save_debug_train_data and batch is not None:
-        path, table = place(debug.save_debug_train_data, step), read(batch.table)
+        path, table = saved_place(debug.save_debug_train_data, step), read(batch.table)
         if _is_table(path):
             _write_table(path, table)
         else:
@@ -94,7 +107,7 @@ def save_debug_data(
 def save_debug_evaluation(run: RunSession, step: int, tables: Mapping[str, pa.Table], prefix: str) -> None:
     """Write the samples of an evaluation, by set, where those of rollouts go, if they do: ``<prefix><step>``."""
     template = run.config.debug.save_debug_rollout_data
-    if template and _is_table(path := place(template, step, prefix)):
+    if template and _is_table(path := saved_place(template, step, prefix)):
         if tables:
             _write_table(path, pa.concat_tables([conform(table, EVAL) for table in tables.values()]))
     elif template:
@@ -105,7 +118,7 @@ def save_debug_evaluation(run: RunSession, step: int, tables: Mapping[str, pa.Ta
 
 
 def _is_table(path: str) -> bool:
-    return path.endswith(".parquet")
+    return path.endswith(_TABLE)
 
 
 def _write_table(path: str, table: pa.Table) -> None:
@@ -115,7 +128,7 @@ def _write_table(path: str, table: pa.Table) -> None:
 
 def _scored(rollout: pa.Table, reward: pa.Table) -> pa.Table:
     """Samples and scores side by side: schema ``EVAL``."""
-    scores = conform(aligned(reward, rollout), REWARD)
+    scores, rollout = conform(aligned(reward, rollout), REWARD), part(rollout, ROLLOUT)
     columns = {name: (rollout if name in ROLLOUT.names else scores)[name] for name in EVAL.names}
     return schema_table(EVAL, columns)
 
@@ -154,8 +167,10 @@ class Recorded:
 
 
 def recorded_path(config: RelaxConfig, step: int) -> str:
-    """Where the recorded rollout of a step is."""
-    return place(str(config.debug.load_debug_rollout_data), step)
+    """Where the recorded rollout of a step is: as --save-debug-rollout-data, ``.parquet`` may be left out."""
+    path = place(str(config.debug.load_debug_rollout_data), step)
+    written = _with_ending(path)
+    return written if written != path and not _exists(path) and _exists(written) else path
 
 
 def recorded_hash(config: RelaxConfig, step: int) -> str:
@@ -168,22 +183,15 @@ def recorded_hash(config: RelaxConfig, step: int) -> str:
 
 
 def read_recorded(config: RelaxConfig, step: int) -> Recorded:
-    """The recorded rollout of a step: samples that were saved with ``torch.save``, or a ``rollout.parquet``.
+    """The recorded rollout of a step: samples that were saved with ``torch.save``, or a table as ``rollout.parquet``.
 
     Raises:
         UserError: the file is missing or damaged, or holds something else.
     """
     path, share = recorded_path(config, step), config.debug.load_debug_rollout_data_subsample
     content, group_size = _read(path), config.rollout.n_samples_per_prompt
-    if _is_table(path):
-        store, name = _split(path)
-        table = store.read_table(name)
-        reward = None
-        if "reward" in table.column_names:
-            # a file of an older version may lack columns
-            samples, scores = ([n for n in schema.names if n in table.column_names] for schema in (ROLLOUT, REWARD))
-            reward, table = conform(table.select(scores), REWARD), table.select(samples)
-        table = conform(table, ROLLOUT)
+    if content.startswith(_MAGIC) or _is_table(path):
+        table, reward = _tables(path)
         if share is not None:
             kept = subsample(table.select(["sample_id", "group_id"]).to_pylist(), share, group_size)
             chosen = pa.array([sample["sample_id"] for sample in kept], pa.string())
@@ -196,6 +204,19 @@ def read_recorded(config: RelaxConfig, step: int) -> Recorded:
     return Recorded(rollout, reward_table_of(loaded, rollout, config.reward.reward_key))
 
 
+def _tables(path: str) -> tuple[pa.Table, pa.Table | None]:
+    """Samples, and their scores if the file has them."""
+    store, name = _split(path)
+    try:
+        table = store.read_table(name)
+        reward = part(table, REWARD) if "reward" in table.column_names else None
+        return part(table, ROLLOUT) if reward is not None else conform(table, ROLLOUT), reward
+    except UserError as error:
+        raise UserError(
+            f"--load-debug-rollout-data: {path} is no table of recorded samples: {error.problem}", _GIVE, error.details
+        ) from error
+
+
 def _samples(content: bytes, path: str) -> Sequence[Sample]:
     import torch  # here: few runs need it
 
@@ -204,15 +225,15 @@ def _samples(content: bytes, path: str) -> Sequence[Sample]:
             loaded = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # what is no such file fails in many ways
         raise UserError(
-            f"--load-debug-rollout-data: {path} is no file of plain values that torch.save wrote.",
-            "Give one that --save-debug-rollout-data wrote, or a rollout.parquet.",
+            f"--load-debug-rollout-data: {path} is no file of plain values that torch.save wrote; none of it was run.",
+            f"{_GIVE} Where you trust the file, write its samples anew as dictionaries of plain values.",
             f"{type(error).__name__}: {error}".splitlines()[0],
         ) from error
     samples = loaded.get("samples") if isinstance(loaded, dict) else None
     if not isinstance(samples, list) or not samples or not all(isinstance(sample, dict) for sample in samples):
         raise UserError(
             f"--load-debug-rollout-data: {path} holds no list of samples under 'samples'.",
-            "Give a file that --save-debug-rollout-data wrote.",
+            _GIVE,
         )
     return [dict(_values(sample)) for sample in samples]
 
@@ -243,9 +264,13 @@ def _plain(value: Any) -> Any:
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _require(path: str) -> None:
+def _exists(path: str) -> bool:
     store, name = _split(path)
-    if not store.exists(name):
+    return store.exists(name)
+
+
+def _require(path: str) -> None:
+    if not _exists(path):
         raise UserError(f"--load-debug-rollout-data: {path} is missing.", "Correct the path, or --num-rollout.")
 
 

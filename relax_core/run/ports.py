@@ -31,6 +31,20 @@ class TrainerPort(Protocol):
         Returns ``metrics`` (name to float) and ``optimizer_step``. Raises ``VersionMismatch`` for another base.
         """
 
+    def accumulate(self, version: int, rows: Any, number: int, weights_id: str = "") -> Mapping[str, Any]:
+        """Compute a slice's gradient ahead of its batch, which ``train`` then need not: weights stay as they are.
+
+        Args:
+            rows: schema ``BATCH``, whole groups of the first global batch; or what gives them by its ``open``.
+            number: of the slice: 0, 1, ...; one that is there already is not computed again, and 0 begins anew.
+
+        Returns:
+            ``accumulated``, slices that are there, and ``seconds``.
+
+        Raises:
+            SliceRefused, VersionMismatch, UserError: it was not taken, or failed. The caller may go on without slices.
+        """
+
     def forward(
         self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
     ) -> pa.Table:
@@ -87,6 +101,10 @@ class Backend(Protocol):
     timeline: EventLog
     """Told of what is started or found."""
 
+    def connect(self) -> None:
+        """Reach the cluster, or start one. On a thread that lasts as long as the run: what Ray starts here ends with
+        the thread that started it."""
+
     @property
     def device(self) -> Device:
         """What the actors compute on."""
@@ -112,6 +130,9 @@ class Backend(Protocol):
 
     def reward_pool(self, workers: int, seconds: float, variables: Mapping[str, str]) -> CallPool:
         """Processes for rewards, see ``StartPool``: below actors as soon as this process has looked for engines."""
+
+    def end_engine(self, url: str) -> None:
+        """End the rollout engine at this address, however it hangs; ``ensure`` starts another one."""
 
     def release(self) -> None:
         """End the run's engines, also standing ones: a finished run needs none."""

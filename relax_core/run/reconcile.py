@@ -4,12 +4,14 @@ Guarantee: as ``relax_core.run.recovery``, for each model that the run trains; w
 ``run.redone``, whichever model it was. A trainer that has something to do holds its memory.
 """
 
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
 from relax_core.run import turns
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
+from relax_core.training.errors import VersionMismatch
 from relax_core.weights.label import weight_label
 
 
@@ -36,7 +38,35 @@ def bring_critic(run: RunSession, version: int) -> None:
 
 
 def push_weights(run: RunSession, version: int) -> dict[str, Any]:
-    """Bring the engines to ``version``, which is the actor's; those that have it are left alone."""
+    """Bring the engines to ``version``, which is the actor's; those that have it are left alone.
+
+    Where steps overlap, what is being generated stops for it and goes on with the new weights.
+    """
     weights_id = run.history.weights_id(version)
-    turns.hand_over(run, weight_label(version, weights_id))
-    return dict(run.trainer.push_weights(version, run.engines.urls, weights_id))
+    label = weight_label(version, weights_id)
+    with run.pushing:
+        turns.hand_over(run, label)
+        interrupts = run.overlaps and run.engines.stale(label)
+        with run.gate.closed(run.engines.abort_all) if interrupts else nullcontext():
+            done = dict(run.trainer.push_weights(version, run.engines.urls, weights_id))
+        for generation in list(run.generations):
+            generation.add(run.engines.urls)  # those that were started anew
+        run.pushed = version
+        run.pushing.notify_all()
+    return done
+
+
+def revive(run: RunSession) -> list[str]:
+    """Engines in place of those that were lost while they generated, with the weights of those.
+
+    Returns:
+        Their addresses.
+    """
+    run.ensure()
+    with run.pushing:
+        before = run.pushed
+        try:
+            push_weights(run, before)
+        except VersionMismatch:  # the trainer made the next version meanwhile, and whoever asked for it pushes it
+            run.pushing.wait_for(lambda: run.pushed != before)
+    return run.engines.urls

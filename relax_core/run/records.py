@@ -42,9 +42,16 @@ class StageRecord:
 
     @property
     def table(self) -> TableRef:
-        """The only table of a stage that writes one."""
+        """The main table of a stage: the only one, or the rollout where a buffer is beside it."""
+        if len(self.tables) > 1:
+            return self.tables["rollout"]
         (reference,) = self.tables.values()
         return reference
+
+    @property
+    def inputs(self) -> dict[str, TableRef]:
+        """The tables that other stages of the step read: a buffer is for the next one."""
+        return {name: reference for name, reference in self.tables.items() if name != "buffer"}
 
     def to_json(self) -> dict[str, Any]:
         return {

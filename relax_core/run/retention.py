@@ -18,8 +18,8 @@ from relax_core.training.checkpoint_names import folder_name
 def to_keep(found: Sequence[int], options: CheckpointSection) -> list[int]:
     """The checkpoints to keep of complete ones.
 
-    With --rotate-ckpt: the newest, and of the others those at multiples of --save-interval, the newest
-    --max-actor-ckpt-to-keep of them. Without: the newest --max-actor-ckpt-to-keep. No number keeps all of these.
+    With --rotate-ckpt: the newest, and of those whose iteration is a multiple of --save-interval the newest
+    --max-actor-ckpt-to-keep. Without: the newest --max-actor-ckpt-to-keep. No number keeps all of these.
 
     Args:
         found: their iterations, newest first.
@@ -27,8 +27,8 @@ def to_keep(found: Sequence[int], options: CheckpointSection) -> list[int]:
     most = options.max_actor_ckpt_to_keep
     if not options.rotate_ckpt:
         return list(found[:most])
-    landmarks = [iteration for iteration in found[1:] if (iteration + 1) % (options.save_interval or 1) == 0]
-    return [*found[:1], *landmarks[:most]]
+    landmarks = [iteration for iteration in found if iteration % (options.save_interval or 1) == 0]
+    return sorted({*found[:1], *landmarks[:most]}, reverse=True)
 
 
 def prune(history: History, options: CheckpointSection) -> list[int]:
@@ -57,7 +57,8 @@ def prune(history: History, options: CheckpointSection) -> list[int]:
     keep = set(to_keep(list(own), options))
     keep |= set([iteration for iteration, resumable in own.items() if resumable][:1])
     doomed = [iteration for iteration in own if iteration not in keep]
-    doomed += [i for i in iterations(files) if i < newest and i not in own and _is_remainder(history, files, i)]
+    begun = options.async_save
+    doomed += [i for i in iterations(files) if i < newest and i not in own and _is_remainder(history, files, i, begun)]
     for iteration in sorted(doomed):
         # the marker first: what is left of the checkpoint counts for nothing from then on
         files.delete(f"{folder_name(iteration)}/{MARKER}")
@@ -65,7 +66,11 @@ def prune(history: History, options: CheckpointSection) -> list[int]:
     return sorted(doomed)
 
 
-def _is_remainder(history: History, files: FileStore, iteration: int) -> bool:
-    """Whether this run has saved or begun a checkpoint that has no marker: its deletion, or its writing, was killed."""
-    saved = history.saved(iteration) is not None
-    return saved and not files.exists(f"{folder_name(iteration)}/{MARKER}")
+def _is_remainder(history: History, files: FileStore, iteration: int, begun: bool) -> bool:
+    """Whether this run has saved or begun a checkpoint that has no marker: its deletion, or its writing, was killed.
+
+    Args:
+        begun: a step may have begun one though its manifest names none: in the background, when none was complete.
+    """
+    own = history.saved(iteration) is not None or (begun and history.finished_id(iteration) is not None)
+    return own and not files.exists(f"{folder_name(iteration)}/{MARKER}")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from data.errors import UserError
-from data.schema import REWARD, ROLLOUT, STATUSES
+from data.schema import REWARD, ROLLOUT, STATUSES, part
 from data.schema import table as schema_table
 from relax_core.tracking.metrics import aligned
 
@@ -38,7 +38,7 @@ def rollout_samples(rollout: pa.Table, reward: pa.Table) -> list[dict[str, Any]]
     """
     scores = aligned(reward, rollout).select(REWARD.names).to_pylist()
     samples = []
-    for row, score in zip(rollout.select(ROLLOUT.names).to_pylist(), scores, strict=True):
+    for row, score in zip(part(rollout, ROLLOUT).to_pylist(), scores, strict=True):
         sample = {**row, **{name: None if row[name] is None else json.loads(row[name]) for name in _JSON}}
         sample["spec_info"] = sample["spec_info"] or {}
         if cache := sample["prefix_cache_info"]:

@@ -10,8 +10,10 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
 
 from data.cursor import Cursor
 from data.errors import UserError
@@ -21,30 +23,27 @@ from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file
 from relax_core.config.derived import ACTOR_FOLDER, CRITIC_FOLDER, epoch_steps, needs_critic
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.sections.data import DataSection
-from relax_core.engines.judge import has_judge
 from relax_core.rewards.choice import training_choice
 from relax_core.rewards.judge.rows import check_judged
 from relax_core.rewards.pools import Pools
+from relax_core.rewards.scored import calls_of_step
 from relax_core.rewards.stream import RewardStream, TableOf
 from relax_core.rollout.hooks import prompt_converter
 from relax_core.run.clock import StepClock
+from relax_core.run.engines import BackendFactory, Mode, RunEngines
+from relax_core.run.feeding import SliceFeeder, feeds
 from relax_core.run.lock import DriverLock
+from relax_core.run.order import StepOrder
 from relax_core.run.ownership import claim
-from relax_core.run.ports import Backend, EnginesPort, TrainerPort
 from relax_core.run.records import StageRecords, fingerprint
 from relax_core.run.recovery import History
 from relax_core.run.start import critic_start_id, pin_load, start_id
+from relax_core.run.transport.base import Transport
+from relax_core.run.transport.select import open_transport
 from relax_core.tracking.events import EventLog
 from relax_core.tracking.tensorboard import TensorBoard, open_board
-from relax_core.training.roles import Role
 
 log = logging.getLogger(__name__)
-
-
-BackendFactory = Callable[[RelaxConfig, str], Backend]
-
-Mode = Literal["whole", "rollout", "train"]
-"""What a run does: all of it, --debug-rollout-only, or --debug-train-only (on --load-debug-rollout-data)."""
 
 
 def run_id(url: str) -> str:
@@ -55,7 +54,11 @@ def run_id(url: str) -> str:
     return f"{safe}-{hashlib.sha256(address.encode()).hexdigest()[:8]}"
 
 
-class RunSession:
+_CLOCKS = 64
+"""Steps whose clocks are kept."""
+
+
+class RunSession(RunEngines):
     """An open run.
 
     Args:
@@ -76,9 +79,8 @@ class RunSession:
     ) -> None:
         if config.run.run_dir is None:
             raise UserError("--run-dir is not set.", "Name a folder or an fsspec URL.")
+        super().__init__(make_backend)
         self.config = config
-        self._make_backend = make_backend
-        self._backend: Backend | None = None
         self.progress = progress
         self.store = RunStore(config.run.run_dir)
         self.id = run_id(config.run.run_dir)
@@ -96,14 +98,11 @@ class RunSession:
                 self.config = with_options(self.config, {"global_batch_size": None})  # it counts all samples
         self.redone: list[int] = []
         self._next_step: int | None = None
-        self.clock = StepClock()
+        self._clocks: dict[int, StepClock] = {}
         self.events = EventLog(self.store if training else None)
-        self.reward_stream: RewardStream | None = None
+        self._streams: dict[int, RewardStream] = {}
+        self._feeders: dict[int, SliceFeeder] = {}
         self._training = training
-        self._trainer: TrainerPort | None = None
-        self._critic: TrainerPort | None = None
-        self._engines: EnginesPort | None = None
-        self._judge: EnginesPort | None = None
 
     def _keep_configuration(self, sources: Mapping[str, Source]) -> None:
         started = self.store.exists("steps") and self.store.exists("config.yaml")
@@ -212,6 +211,8 @@ class RunSession:
     def committed(self, step: int) -> None:
         """The manifest of ``step`` is written."""
         self._next_step = step + 1
+        if "transport" in self.__dict__:
+            self.transport.clear(step)
 
     def _find_next_step(self) -> int:
         if self._training and self.mode != "rollout":
@@ -236,9 +237,12 @@ class RunSession:
         self.events.add("set_aside", step, who="step", cause=text)
 
     def cursor(self, step: int) -> Cursor:
-        """Where the prompts of ``step`` begin."""
+        """Where the prompts of ``step`` begin: where those of the step before it end, which has been generated."""
         if step == 0:
             return Cursor()
+        before = self.records.last(step - 1, "generate")
+        if before is not None:
+            return Cursor.from_json(before.values["cursor"])
         manifest = self.store.read_manifest(step - 1)
         if manifest is None:
             raise UserError(
@@ -267,9 +271,34 @@ class RunSession:
         """Of the models that this run trains: the policy, and the critic if it has one."""
         return [self.history, self.critic_history] if self.has_critic else [self.history]
 
+    def step_order(self) -> StepOrder:
+        """Turns of the steps that are left. The first one may have trained already: its update is recorded, and
+        engines begin with the weights that it made."""
+        first = self.next_step()
+
+        def tell(step: int, oldest: int, seconds: float) -> None:
+            cause = f"--max-staleness {self.config.cluster.max_staleness}: step {oldest} had not trained"
+            self.events.add("staleness_wait", step, "generate", cause, seconds=round(seconds, 3))
+
+        trained = self.records.last(first, "train") is not None
+        return StepOrder(first, self.config.cluster.max_staleness, first + trained, tell)
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a step generates while others train."""
+        return self.config.backend.fully_async and self.mode == "whole"
+
     def base_version(self, step: int) -> int:
-        """Version of the weights that ``step`` generates with: one an update, if this run trains."""
-        return 0 if self.mode == "rollout" else step
+        """Version of the weights that ``step`` begins to generate with; where steps overlap, the oldest that it may.
+
+        One an update, if this run trains; with --update-weights-interval the newest of those that the engines get.
+        """
+        if self.mode == "rollout":
+            return 0
+        version = max(0, step - self.config.cluster.max_staleness) if self.overlaps else step
+        while version and not self.sync_due(version - 1):
+            version -= 1
+        return version
 
     @property
     def checkpoint_url(self) -> str:
@@ -294,6 +323,12 @@ class RunSession:
         periods = [interval, epoch] if interval and epoch else [interval] if interval else []
         return step + 1 == self.total_steps or any((step + 1) % period == 0 for period in periods)
 
+    def sync_due(self, step: int) -> bool:
+        """Whether the engines get the weights that ``step`` makes: each --update-weights-interval steps, and for an
+        evaluation."""
+        regular = (step + 1) % self.config.rollout.update_weights_interval == 0
+        return regular or self.evaluation_due(step)
+
     def evaluation_due(self, step: int) -> bool:
         """Whether the weights that ``step`` makes are scored."""
         interval = self.config.eval.eval_interval
@@ -309,122 +344,88 @@ class RunSession:
         """Processes of reward functions, kept for all steps."""
         return Pools(self.config, self.backend.reward_pool)
 
+    def feed_trainer(self, step: int, order: StepOrder) -> None:
+        """From now on slices of a step go to the trainer while the step generates, where that is possible."""
+        if not feeds(self.config) or self.records.last(step, "advantage") is not None:
+            return
+
+        def accumulate(number: int, rows: pa.Table) -> None:
+            ticket = self.transport.put(step, number, rows)
+            self.trainer.accumulate(step, ticket, number, self.history.weights_id(step))
+
+        def fed(number: int, samples: int) -> None:
+            self.events.add("slice_accumulated", step, "trainer", slice=number, samples=samples)
+
+        self._feeders[step] = SliceFeeder(self.config, lambda: order.wait_to_train(step), accumulate, fed)
+
+    def end_feeder(self, step: int) -> Mapping[str, int]:
+        """No further slice of a step goes to the trainer.
+
+        Returns:
+            The slices of its groups, as far as they are known: see ``SliceFeeder``.
+        """
+        feeder = self._feeders.pop(step, None)
+        return {} if feeder is None else feeder.end()
+
+    @cached_property
+    def transport(self) -> Transport:
+        """The way of slices to the trainer."""
+        return open_transport(self.config, self.id)
+
     def stream_rewards(self, step: int, table: TableOf) -> Callable[[Any], None] | None:
         """Who takes finished samples of a step, to score them while others are generated; None where the step has
-        scores, which may be those of the same samples. The stream of an earlier step ends.
+        scores, which may be those of the same samples.
 
         Args:
             table: see ``RewardStream``.
         """
-        self.end_stream()
+        self.end_stream(step)
         if self.records.last(step, "reward") is not None:
             return None
         choice = training_choice(self.config)
         # as they were when the step began: the start of another judge would take the engines' memory now
-        self.reward_stream = RewardStream(choice, self.config, self.reward_pools, self.known_services, table)
-        return self.reward_stream.add
+        kept = partial(calls_of_step, self.store, step)
+        stream = RewardStream(choice, self.config, self.reward_pools, self.known_services, table, kept)
+        self._streams[step] = stream
+        feeder = self._feeders.get(step)
+        if feeder is None:
+            return stream.add
+        stream.watch(feeder.outcomes)
 
-    def end_stream(self) -> None:
-        """End the stream, if there is one, with what it has under way."""
-        if self.reward_stream is not None:
-            self.reward_stream.close()
-            self.reward_stream = None
+        def add(rows: pa.Table) -> None:
+            feeder.rows(rows)
+            stream.add(rows)
 
-    # Engines
+        return add
 
-    def ensure(self) -> None:
-        """Live trainer, critic and engines, as far as this run has them; starts what is missing."""
-        if self.mode == "train":
-            self._trainer = self.backend.ensure_trainer(self.has_critic)
-        elif self.mode == "rollout":
-            self.ensure_rollout()
-        else:
-            self._trainer, self._engines = self.backend.ensure(self.has_critic)
-        if self.has_critic:
-            self._critic = self.backend.ensure_critic()
-        if self.mode != "train":
-            self.services()  # now, so that a judge that cannot start is known before anything is generated
+    def reward_stream(self, step: int) -> RewardStream | None:
+        """The stream of a step's samples, if this process has generated them."""
+        return self._streams.get(step)
 
-    def ensure_rollout(self) -> EnginesPort:
-        """Live engines with the first weights, without a trainer."""
-        self._engines = self.backend.ensure_rollout(self.history.weights_id(0))
-        return self._engines
+    def end_stream(self, step: int) -> None:
+        """End the stream of a step, if there is one, with what it has under way."""
+        stream = self._streams.pop(step, None)
+        if stream is not None:
+            stream.close()
 
-    def services(self) -> dict[str, list[str]]:
-        """Addresses of what rewards may ask: ``genrm``, the judge's live engines, started where they are missing."""
-        self._judge = self.backend.ensure_genrm() if has_judge(self.config) else None
-        return self.known_services
-
-    @property
-    def known_services(self) -> dict[str, list[str]]:
-        """``services`` as they were when they were last looked at."""
-        return {} if self._judge is None else {"genrm": list(self._judge.urls)}
-
-    @property
-    def backend(self) -> Backend:
-        """Where engines come from; made when first needed."""
-        if self._backend is None:
-            self._backend = self._make_backend(self.config, self.id)
-            self._backend.timeline = self.events
-        return self._backend
-
-    @property
-    def engines_known(self) -> bool:
-        """Whether this process has found its engines before."""
-        return self._trainer is not None or self._engines is not None
-
-    @property
-    def known_trainers(self) -> dict[Role, TrainerPort]:
-        """The models' trainers that this process has found."""
-        found: dict[Role, TrainerPort | None] = {"actor": self._trainer, "critic": self._critic}
-        return {role: trainer for role, trainer in found.items() if trainer is not None}
-
-    @property
-    def known_engines(self) -> EnginesPort | None:
-        """The rollout engines, if this process has found them."""
-        return self._engines
-
-    @property
-    def known_judge(self) -> EnginesPort | None:
-        """The judge's engines, if this process has found them."""
-        return self._judge
-
-    @property
-    def judge(self) -> EnginesPort | None:
-        """The judge's engines, started where they are missing; None in a run without a judge."""
-        if self._judge is None:
-            self.services()
-        return self._judge
-
-    @property
-    def trainer(self) -> TrainerPort:
-        """The trainer; a run of --debug-rollout-only has none."""
-        if self._trainer is None:
-            self.ensure()
-        assert self._trainer is not None
-        return self._trainer
-
-    @property
-    def critic(self) -> TrainerPort:
-        """The critic's trainer; a run without a critic has none."""
-        if self._critic is None:
-            self.ensure()
-        assert self._critic is not None
-        return self._critic
-
-    @property
-    def engines(self) -> EnginesPort:
-        """The rollout engines; a run of --debug-train-only has none."""
-        if self._engines is None:
-            self.ensure()
-        assert self._engines is not None
-        return self._engines
+    def clock(self, step: int) -> StepClock:
+        """What the stages of a step took in this process; begun when first asked for."""
+        if step not in self._clocks:
+            self._clocks = {other: clock for other, clock in self._clocks.items() if other > step - _CLOCKS}
+            self._clocks[step] = StepClock()
+            self._clocks[step].begin()
+        return self._clocks[step]
 
     def close(self) -> None:
         """End what this process owns, and let another driver in."""
         if self.__dict__.get("board") is not None:
             self.__dict__["board"].close()
-        self.end_stream()
+        for step in list(self._feeders):
+            self.end_feeder(step)
+        if "transport" in self.__dict__:
+            self.transport.close()
+        for step in list(self._streams):
+            self.end_stream(step)
         if "reward_pools" in self.__dict__:
             self.reward_pools.close()
         if self._backend is not None:

@@ -26,6 +26,9 @@ class TrainerCalls(ABC):
     def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str) -> Mapping[str, Any]:
         return dict(self._call("train", base, target, batch, store_url, weights_id))
 
+    def accumulate(self, version: int, rows: Any, number: int, weights_id: str = "") -> Mapping[str, Any]:
+        return dict(self._call("accumulate", version, rows, number, weights_id))
+
     def forward(
         self, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str
     ) -> pa.Table:

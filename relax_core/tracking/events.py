@@ -19,6 +19,7 @@ import pyarrow as pa
 from data.errors import UserError
 from data.jsontext import dumps
 from data.store import RunStore
+from relax_core import signs
 
 log = logging.getLogger(__name__)
 
@@ -28,17 +29,25 @@ KINDS: Mapping[str, str] = MappingProxyType(
     {
         "driver_started": "a process began to drive the run; first step, driver before it",
         "driver_ended": "it gave the run up; cause: finished, or the error",
+        "driver_restarted": "--use-health-check started the driver again; why, attempt, of how many",
+        "waiting": "something has been waited for longer than a minute: what, for whom, since when",
         "flow_crashed": "Prefect said that a former driver's flow was running, though that driver had died",
         "stage_started": "a stage of a step began to compute",
         "stage_finished": "it is recorded; seconds",
         "stage_reused": "a stage was finished before, and was taken from the run directory",
+        "retry": "a trainer or engine died under a stage, was started anew, and the stage is done again",
         "stage_failed": "a stage ended with an error; it runs again with the next start",
         "samples_reused": "finished samples of a generation that was cut off were not generated again",
+        "groups_carried": "a step began more groups than it needs; it left the others for the next one",
+        "groups_dropped": "a filter left groups out; they are trained on in no step",
+        "rewards_reused": "calls of rewards that had their outcomes when a scoring was cut off were not made again",
         "actor_started": "a trainer, engine, judge or reward host was started; cause: missing, dead, or another shape",
         "actor_found": "a living one was found and is used",
         "engine_lost": "an engine died or could not be reached; its unfinished requests went to the others",
         "rewind": "a model was set back to a checkpoint, or to its first weights",
         "retrained": "a recorded update was made again on its stored batch; nothing was generated",
+        "slice_accumulated": "gradients of a slice of a step's batch were computed while the step still generated",
+        "staleness_wait": "a step was not begun before an older one had trained (--max-staleness); seconds",
         "weight_sync": "the engines were brought to a version of the weights",
         "checkpoint_saved": "a checkpoint was written, or its writing began (cause: in the background)",
         "checkpoint_deleted": "the options keep it no longer",
@@ -92,6 +101,10 @@ class EventLog:
         """
         if kind not in KINDS:
             raise ValueError(f"there is no event {kind!r}")
+        if kind == "step_committed":
+            signs.step_committed()
+        elif kind != "waiting":  # which says that nothing has gone on
+            signs.alive()
         if self._store is None or self._failed:
             return
         with self._lock:

@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from relax_core import signs
 from relax_core.tracking.summary import SHOWN_METRICS, closing_summary
+from relax_core.waiting import Wait, told
 
 PLAIN_INTERVAL_S = 10.0
 """Seconds between two lines about one unfinished stage where there is no terminal."""
@@ -27,8 +29,10 @@ SHORT_STAGE_S = 1.0
 class _Stage:
     step: int
     name: str
+    wait: Wait
     started: float = field(default_factory=time.monotonic)
     counts: tuple[int, int, int] | None = None  # finished, all, tokens
+    thread: int = field(default_factory=threading.get_ident)
     told: float = field(default_factory=time.monotonic)
 
 
@@ -70,7 +74,11 @@ class Progress:
     @contextmanager
     def stage(self, step: int, name: str) -> Iterator[None]:
         """Show a stage while the body runs."""
-        stage = _Stage(step, name)
+        # Not a wait that is allowed by itself: what a stage waits for tells so.
+        with told(f"the end of {name}", self._step_text(step), allowed=False) as wait:
+            yield from self._stage(_Stage(step, name, wait))
+
+    def _stage(self, stage: _Stage) -> Iterator[None]:
         with self._lock:
             self._stages.append(stage)
             self._show()
@@ -82,12 +90,16 @@ class Progress:
         self._end(stage, "")
 
     def update(self, done: int, total: int, tokens: int) -> None:
-        """Counts of the stage that started last: finished and all requests, response tokens so far."""
+        """Counts of the stage of this thread, or the one that started last: finished and all requests, response tokens
+        so far."""
+        signs.alive()
         with self._lock:
             if not self._stages:
                 return
-            stage = self._stages[-1]
+            own = [stage for stage in self._stages if stage.thread == threading.get_ident()]
+            stage = (own or self._stages)[-1]
             stage.counts = (done, total, tokens)
+            stage.wait.went_on()
             if self._console.is_terminal:
                 self._show()
             elif time.monotonic() - stage.told >= PLAIN_INTERVAL_S:
@@ -184,7 +196,7 @@ class Progress:
 
     def _line(self) -> Text:
         # Called by rich's thread, which holds rich's lock: taking ours here could deadlock.
-        text = "".join(map(self._stage_text, self._stages[-1:]))
+        text = "  |  ".join(map(self._stage_text, list(self._stages)))
         return Text(text, no_wrap=True, overflow="ellipsis")
 
     def _print(self, text: str) -> None:

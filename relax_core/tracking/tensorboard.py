@@ -72,7 +72,7 @@ def open_board(config: RelaxConfig, name: str, first_step: int) -> TensorBoard |
         name: of the run; --tb-experiment-name takes its place.
     """
     options = config.tracking
-    if not options.use_tensorboard:
+    if not options.use_tensorboard or config.debug.load_debug_rollout_data:  # those samples are no steps of this run
         return None
     from_file, _ = read_environment_file(config.run.env_file)
     shared = options.tb_project_name or os.environ.get("TENSORBOARD_DIR") or from_file.get("TENSORBOARD_DIR")

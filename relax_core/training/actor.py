@@ -18,15 +18,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
 import ray
 
-from data.errors import UserError
+from data.errors import Lost, UserError
 from data.store import TableRef
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
 from relax_core.cluster.placement import Place
 from relax_core.config.derived import trainer_world_size
 from relax_core.config.options import OPTIONS, Option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
+from relax_core.run.transport.base import handed_on
 from relax_core.training.errors import DirtyTrainer, StaleDriver
 from relax_core.training.roles import STAGE_OF, Role
 
@@ -141,6 +143,12 @@ class TrainerActor:
         done: dict[str, Any] = self._lead(epoch, "train", base, target, batch, store_url, weights_id).to_json()
         return done
 
+    def accumulate(self, epoch: int, version: int, rows: Any, number: int, weights_id: str = "") -> dict[str, Any]:
+        """See ``Trainer.accumulate``; a table goes to the other ranks through Ray's object store, once."""
+        self._require(epoch)
+        rows = handed_on(rows, 1 + len(self._peers))
+        return dict(self._lead(epoch, "accumulate", version, rows, number, weights_id))
+
     def forward(
         self, epoch: int, version: int, rollout: TableRef, store_url: str, columns: Sequence[str], weights_id: str = ""
     ) -> Any:
@@ -191,7 +199,8 @@ class TrainerActor:
 
     def _everywhere(self, method: str, *args: Any) -> Any:
         """The method on all ranks; rank 0's result."""
-        calls: list[Future[Any]] = [peer.local.remote(method, *args).future() for peer in self._peers]
+        shared = [ray.put(value) if self._peers and isinstance(value, pa.Table) else value for value in args]
+        calls: list[Future[Any]] = [peer.local.remote(method, *shared).future() for peer in self._peers]
         calls.insert(0, self._submit(method, args))
         _, waiting = concurrent.futures.wait(calls, return_when=concurrent.futures.FIRST_EXCEPTION)
         if waiting:
@@ -209,7 +218,8 @@ class TrainerActor:
             raise cause
         details = "".join(traceback.format_exception(error))
         who = NAMES[self._role].capitalize()
-        raise UserError(f"{who}'s rank {rank} failed in {method}: {_line(cause)}", details=details)
+        kind = Lost if self._broken or _of_the_machine(cause) else UserError
+        raise kind(f"{who}'s rank {rank} failed in {method}: {_line(cause)}", details=details)
 
     def _submit(self, method: str, args: Sequence[Any]) -> Future[Any]:
         return self._worker.submit(self._run, method, args)
@@ -220,6 +230,12 @@ class TrainerActor:
 
             self._trainer = Trainer(self._config, self._rank, self._world_size, self._device, self._role)
         return getattr(self._trainer, method)(*args)
+
+
+def _of_the_machine(error: BaseException) -> bool:
+    """Whether memory, a device or a connection failed, not a program: another start may go well."""
+    torch_class = type(error).__module__.partition(".")[0] == "torch"  # out of memory, CUDA, NCCL
+    return torch_class or isinstance(error, MemoryError | ConnectionError | TimeoutError)
 
 
 def trainer_options(

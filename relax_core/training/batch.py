@@ -6,6 +6,8 @@ tensors on every rank. A response token is scored from the position before it, s
 Shapes: N samples; T tokens of all samples; R response tokens of all samples, in the order of the table ("flat").
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -98,6 +100,23 @@ class TrainingBatch:
     def response_lengths(self) -> NDArray[np.int64]:
         """[N]"""
         return np.diff(self.response_offsets)
+
+    def fingerprint(self) -> str:
+        """Of all that a loss reads, bit by bit, however the table was cut into chunks."""
+        numbers = {
+            "loss_mask": self.mask,
+            "rollout_log_probs": self.rollout_log_probs,
+            "advantages": self.advantages,
+            "returns": self.returns,
+            **self.stored,
+        }
+        columns = {"tokens": self.tokens.values, "ends": self.tokens.offsets, "responses": self.response_offsets}
+        columns |= {name: column.numpy() for name, column in numbers.items()}
+        digest = hashlib.sha256(json.dumps([self.sample_ids, self.group_ids]).encode())
+        for name, column in columns.items():
+            digest.update(f"{name} {column.dtype} {len(column)}\n".encode())
+            digest.update(np.ascontiguousarray(column).data)
+        return digest.hexdigest()
 
     def has_signal(self) -> NDArray[np.bool_]:
         """[N] whether a token of the sample is trained on with an advantage that is not 0."""

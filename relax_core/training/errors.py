@@ -6,7 +6,7 @@ says that an earlier one may have. They travel between processes and arrive as t
 
 from typing import Any
 
-from data.errors import UserError
+from data.errors import Lost, UserError
 
 
 class VersionMismatch(UserError):
@@ -29,7 +29,7 @@ class VersionMismatch(UserError):
         return type(self), (self.wanted, self.actual, self.reason)
 
 
-class DirtyTrainer(UserError):
+class DirtyTrainer(Lost):
     """An update failed after it had begun, so the weights belong to no version.
 
     Args:
@@ -63,6 +63,23 @@ class StaleDriver(UserError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.epoch, self.current)
+
+
+class SliceRefused(UserError):
+    """A slice of a batch was not taken; what has been accumulated is as it was, and the update can do without.
+
+    Args:
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The trainer does not take this slice ahead of its batch: {reason}.", "Train on the stored batch."
+        )
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reason,)
 
 
 class NonFiniteUpdate(UserError):

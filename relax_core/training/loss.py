@@ -67,12 +67,15 @@ def loss_options(config: RelaxConfig) -> LossOptions:
     )
 
 
-def weigh(batch: TrainingBatch, samples: tuple[int, int], per_token: bool) -> tuple[StepSize, Tensor]:
+def weigh(
+    batch: TrainingBatch, samples: tuple[int, int], per_token: bool, size: StepSize | None = None
+) -> tuple[StepSize, Tensor]:
     """The size of an optimiser step, and what each token of the batch weighs in it.
 
     Args:
         samples: first and last + 1 sample of the step: consecutive samples of the batch.
         per_token: ``--calculate-per-token-loss``.
+        size: of the step, where these samples are a part of it. Default: they are all.
 
     Returns:
         The size, and float32 [R], 0 outside the step.
@@ -80,7 +83,7 @@ def weigh(batch: TrainingBatch, samples: tuple[int, int], per_token: bool) -> tu
     offsets = batch.response_offsets[samples[0] : samples[1] + 1]
     own = slice(int(offsets[0]), int(offsets[-1]))
     mask = batch.mask[own]
-    size = StepSize(samples[1] - samples[0], int(mask.sum()))
+    size = size or StepSize(samples[1] - samples[0], int(mask.sum()))
     weights = torch.zeros(batch.num_response_tokens)
     weights[own] = step_weights(mask, torch.from_numpy(offsets - offsets[0]), size, per_token=per_token)
     return size, weights
@@ -93,6 +96,7 @@ class StepLoss:
         samples: first and last + 1 sample of the step: consecutive samples of the batch.
         first: the step is the rollout's first, so that its weights are those that generated.
         functions: of the user.
+        size: of the step, where these samples are a part of it.
 
     Attributes:
         weights: float32 [R] of each token of the batch in this step; 0 outside.
@@ -108,10 +112,11 @@ class StepLoss:
         samples: tuple[int, int],
         first: bool,
         functions: LossFunctions = LossFunctions(),  # noqa: B008  (never changed)
+        size: StepSize | None = None,
     ) -> None:
         self._batch, self._scores, self._first = batch, scores, first
         options = loss_options(config)
-        size, self.weights = weigh(batch, samples, per_token=options.calculate_per_token_loss)
+        size, self.weights = weigh(batch, samples, options.calculate_per_token_loss, size)
         offsets = batch.response_offsets[samples[0] : samples[1] + 1]
         flat, relative = torch.arange(int(offsets[0]), int(offsets[-1])), torch.from_numpy(offsets - offsets[0])
         zeros = torch.zeros(len(flat))

@@ -61,6 +61,11 @@ class Passes:
         Returns:
             The step's metrics, the same on every rank.
         """
+        return self.metrics(step, *self.part(batch, learn, watch, step))
+
+    def part(self, batch: TrainingBatch, learn: MicroBatches, watch: MicroBatches, step: Step) -> tuple[Tensor, Tensor]:
+        """As ``gradient``, of all of a step's samples or some; float64 [len(step.sums)] and [len(step.largest)] of this
+        rank."""
         sums, largest = (
             torch.zeros(len(names), dtype=torch.float64, device=self._device) for names in (step.sums, step.largest)
         )
@@ -78,6 +83,10 @@ class Passes:
         if watch:
             with torch.no_grad():
                 self._run(batch, watch, loss, forward_only=True)
+        return sums, largest
+
+    def metrics(self, step: Step, sums: Tensor, largest: Tensor) -> dict[str, float]:
+        """A step's metrics from what ``part`` gave on each rank, the same on every rank."""
         totals, peak = sum_over_ranks(sums).tolist(), max_over_ranks(largest).tolist()
         return step.metrics(dict(zip(step.sums, totals, strict=True)), dict(zip(step.largest, peak, strict=True)))
 

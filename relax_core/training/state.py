@@ -31,6 +31,8 @@ class TrainResult:
     """Tokens of the batch, prompts included."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall-clock seconds of each phase on rank 0."""
+    streamed: int = 0
+    """Slices of the batch whose gradient was there already."""
     already_done: bool = False
     """This answers a repeated call; nothing was trained."""
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from data.errors import UserError
 from relax_core.algorithms.assemble import SupervisedObjective
 from relax_core.algorithms.loss_parts import LossParts
+from relax_core.algorithms.reduce import StepSize
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import MicroBatch, TrainingBatch
 from relax_core.training.custom_loss import Gather, StepCustomLoss
@@ -22,13 +23,19 @@ from relax_core.training.loss import Scores, StepLoss, weigh
 
 
 def make_step_loss(
-    config: RelaxConfig, batch: TrainingBatch, scores: Scores, functions: LossFunctions, gather: Gather
+    config: RelaxConfig,
+    batch: TrainingBatch,
+    scores: Scores,
+    functions: LossFunctions,
+    gather: Gather,
+    size: StepSize | None = None,
 ) -> Callable[[tuple[int, int], bool], Any]:
     """What makes the loss of each optimiser step, from its samples and whether it is the rollout's first.
 
     Args:
         functions: of the user.
         gather: a rank's small value to those of the ranks whose parts add up.
+        size: of the optimiser step, where its samples here are a part of it; a loss of the user takes whole ones.
 
     Raises:
         UserError: a loss of the user without a function.
@@ -40,8 +47,8 @@ def make_step_loss(
         own, function = partial(StepCustomLoss, config, batch, scores), functions.loss
         return lambda samples, first: own(samples, function, gather)
     if kind in ("sft", "sft_loss"):
-        return lambda samples, first: StepSupervisedLoss(config, batch, samples)
-    return lambda samples, first: StepLoss(config, batch, scores, samples, first, functions)
+        return lambda samples, first: StepSupervisedLoss(config, batch, samples, size)
+    return lambda samples, first: StepLoss(config, batch, scores, samples, first, functions, size)
 
 
 class StepSupervisedLoss:
@@ -49,13 +56,16 @@ class StepSupervisedLoss:
 
     Args:
         samples: first and last + 1 sample of the step: consecutive samples of the batch.
+        size: of the step, where these samples are a part of it.
     """
 
     entropy_grad = False
 
-    def __init__(self, config: RelaxConfig, batch: TrainingBatch, samples: tuple[int, int]) -> None:
+    def __init__(
+        self, config: RelaxConfig, batch: TrainingBatch, samples: tuple[int, int], size: StepSize | None = None
+    ) -> None:
         self._batch, self._objective = batch, SupervisedObjective()
-        _, self.weights = weigh(batch, samples, per_token=config.optimizer.calculate_per_token_loss)
+        _, self.weights = weigh(batch, samples, config.optimizer.calculate_per_token_loss, size)
         nothing = torch.zeros(0)
         self.sums = tuple(self._objective(nothing, nothing, nothing, nothing).sums)
         self.largest: tuple[str, ...] = ()

@@ -23,12 +23,13 @@ from data.ragged import Ragged
 from data.schema import FORWARD
 from data.schema import table as make_table
 from data.store import RunStore, TableRef
+from relax_core.batching.slices import takes_slices
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import INPUTS, TrainingBatch
 from relax_core.training.build import Parts, build_parts
 from relax_core.training.critic import ValueStep, explained_variance
 from relax_core.training.distributed import Layout, gather_parts, join, seed_all, together
-from relax_core.training.errors import VersionMismatch
+from relax_core.training.errors import SliceRefused, VersionMismatch
 from relax_core.training.hooks import loss_functions
 from relax_core.training.loss import Scores
 from relax_core.training.matmul_cpu import use_fastest_matmul
@@ -37,10 +38,12 @@ from relax_core.training.optimizer import follow_options
 from relax_core.training.push import push
 from relax_core.training.reference import WeightCopy
 from relax_core.training.roles import Role, actor_rests, role_config
+from relax_core.training.slices import Accumulation, Phase, joined, leading, require_room
 from relax_core.training.state import TrainResult, Update, VersionGate
 from relax_core.training.step_loss import make_step_loss
+from relax_core.training.stored import StoredBatch, opened
 from relax_core.training.updates import Applied, MakeStep, apply_updates
-from relax_core.training.work import divide, own_micro_batches
+from relax_core.training.work import divide, own_micro_batches, steps_per_rollout
 from relax_core.weights.export import save_hf
 from relax_core.weights.label import weight_label
 
@@ -82,6 +85,7 @@ class Trainer:
         self._busy: str | None = None
         self._checkpoint: str | None = None
         self._unfinished: str | None = None
+        self._accumulation: Accumulation | None = None
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -99,7 +103,7 @@ class Trainer:
         """
         with self._doing("initialise", resident=False):
             self._finish_save()
-            self._built = None  # before the new ones: two models may not fit
+            self._built = self._accumulation = None  # before the new ones: two models may not fit
             self._offload = Offload(self.device)
             seed_all(self.config.optimizer.seed)
             self._built = build_parts(self.config, self.layout, self.device, self.role)
@@ -142,15 +146,66 @@ class Trainer:
 
     # -- training ------------------------------------------------------------------------------------------------
 
+    def accumulate(self, version: int, rows: Any, number: int, weights_id: str = "") -> dict[str, Any]:
+        """Forward and backward over a slice of the next update's first global batch, before its batch is stored.
+
+        Weights and optimiser stay as they are: ``train`` alone applies an update, of its stored batch, and passes over
+        the leading slices that are there already, if their content is the same. The gradients are dropped by an update,
+        ``load``, ``initialise`` and ``offload``; nothing else minds them.
+
+        Args:
+            version: of the weights.
+            rows: schema ``BATCH``, whole groups; or what gives them when its ``open`` is called here.
+            number: of the slice, from 0. 0 begins anew; a slice that is there is not computed again.
+            weights_id: the caller's name for the weights.
+
+        Returns:
+            ``accumulated``, slices that are there, and ``seconds`` that this took.
+
+        Raises:
+            SliceRefused: another slice is the next one, there is no room for it, or the options need whole batches
+                (``relax_core.batching.slices.takes_slices``). What was there stays.
+            VersionMismatch, DirtyTrainer: the weights are not those of ``version``.
+        """
+        with self._doing("accumulate"):
+            self._gate.require(version, weights_id)
+            reason = "a critic learns from whole batches" if self.role == "critic" else takes_slices(self.config)
+            if reason is not None:
+                raise SliceRefused(reason)
+            clock, held = _Clock(), self._accumulation
+            with clock.phase("all"):
+                data = together(lambda: TrainingBatch.from_table(opened(rows)))
+                assert data is not None
+                there = [] if held is None else held.slices
+                if not (0 <= number < len(there) and there[number].key == data.fingerprint()):
+                    if number not in (0, len(there)):
+                        raise SliceRefused(f"it is number {number}, and number {len(there)} comes next")
+                    require_room(self.config, there if number else [], data)
+                    self._accumulation = held = self._accumulated(held if number else None, [data], clock)
+            return {"accumulated": len(held.slices) if held else 0, "seconds": clock.seconds["all"]}
+
+    def _accumulated(self, held: Accumulation | None, slices: Sequence[TrainingBatch], clock: _Clock) -> Accumulation:
+        """``held``, or a new one, with further slices; where one fails, all of them are lost."""
+        self._accumulation = None
+        if held is None:
+            functions = together(lambda: loss_functions(self.config))
+            assert functions is not None
+            scores = partial(self._scores, updates=steps_per_rollout(self.config))
+            held = Accumulation(self.config, self.layout, self._parts, functions, scores)
+        for data in slices:
+            held.add(data, clock.phase)
+        return held
+
     def train(self, base: int, target: int, batch: TableRef, store_url: str, weights_id: str = "") -> TrainResult:
         """Train on a stored batch, once. An actor that rests (``roles.actor_rests``) becomes ``target`` as it is.
 
-        The batch is divided in file order into ``--num-steps-per-rollout`` optimiser steps. The old policy of the
-        ratio is, in this order: the current one itself (``--true-on-policy-mode``: the ratio is 1 in every step); the
-        engine's (``--use-rollout-logprobs``); with one optimiser step the current one itself, which has the same
-        weights; else the trainer's own from a pass before the first step. That pass is
-        made also where ``--use-tis`` or ``--get-mismatch-metrics`` compares it with the engine's log-probs, and is not
-        where ``--disable-compute-advantages-and-returns`` says that no ratio weights advantages.
+        The batch is divided in file order into ``--num-steps-per-rollout`` optimiser steps; rows with a ``slice`` are
+        the first one's, slice by slice (not where ``takes_slices`` tells why the options need whole ones). The old
+        policy of the ratio is, in this order: the current one itself (``--true-on-policy-mode``: the ratio is 1 in
+        every step); the engine's (``--use-rollout-logprobs``); with one optimiser step the current one itself, which
+        has the same weights; else the trainer's own from a pass before the first step. That pass is made also where
+        ``--use-tis`` or ``--get-mismatch-metrics`` compares it with the engine's log-probs, and is not where
+        ``--disable-compute-advantages-and-returns`` says that no ratio weights advantages.
 
         Args:
             base, target: versions before and after; ``target`` is ``base + 1``.
@@ -173,9 +228,10 @@ class Trainer:
                 return done
             clock, parts, interval = _Clock(), self._parts, self.config.algorithm.ref_update_interval
             with self._gate.updating() as update:
-                applied, tokens = Applied({}, 0), 0
+                applied, tokens, streamed = Applied({}, 0), 0, 0
+                held, self._accumulation = self._accumulation, None
                 if self.role == "critic" or not actor_rests(self.config, base):
-                    applied, tokens = self._learn(target, batch, store_url, clock, update)
+                    applied, tokens, streamed = self._learn(target, batch, store_url, clock, update, held)
                 if interval is not None and parts.reference is not None and target % interval == 0:
                     parts.reference.take(parts.model)
                 result = TrainResult(
@@ -186,27 +242,43 @@ class Trainer:
                     metrics=applied.metrics,
                     tokens=tokens,
                     seconds=clock.seconds,
+                    streamed=streamed,
                 )
                 self._gate.commit(result)
             return result
 
     def _learn(
-        self, target: int, batch: TableRef, store_url: str, clock: _Clock, update: Update
-    ) -> tuple[Applied, int]:
-        """The optimiser steps of an update, and the tokens of its batch."""
+        self,
+        target: int,
+        batch: TableRef,
+        store_url: str,
+        clock: _Clock,
+        update: Update,
+        held: Accumulation | None,
+    ) -> tuple[Applied, int, int]:
+        """The optimiser steps of an update, the tokens of its batch, and how many slices of ``held`` are in it."""
         functions = together(lambda: loss_functions(self.config))
         assert functions is not None
         with clock.phase("read"):
-            data = self._read(batch, store_url)
+            stored = self._read_to_learn(batch, store_url)
+            data = stored.whole
             work = divide(self.config, self.layout, data, self.role)
         make_step: MakeStep = partial(ValueStep, self.config, data)
+        first, streamed = None, 0
+        score = partial(self._scores, phase=clock.phase, updates=len(work))
         if self.role == "actor":
-            scores = self._scores(data, clock, updates=len(work))
+            if stored.slices:
+                streamed = leading(held, stored.slices)
+                whole = self._accumulated(held if streamed else None, stored.slices[streamed:], clock)
+                first, rest = whole.finish, [] if stored.rest is None else [stored.rest]
+                scores = joined([part.scores for part in whole.slices] + [score(part) for part in rest])
+            else:
+                scores = score(data)
             make_step = make_step_loss(self.config, data, scores, functions, gather_parts)
-        applied = apply_updates(self.config, self._parts, data, work, make_step, target, update, clock.phase)
+        applied = apply_updates(self.config, self._parts, data, work, make_step, target, update, clock.phase, first)
         if self.role == "critic":
             applied.metrics.update(explained_variance(data))
-        return applied, len(data.tokens.values)
+        return applied, len(data.tokens.values), streamed
 
     def log_probs(self, batch: TableRef, store_url: str) -> Ragged:
         """Log-probability of every response token under the present weights, float32, rows as in the batch."""
@@ -263,7 +335,14 @@ class Trainer:
         assert read is not None
         return read
 
-    def _scores(self, data: TrainingBatch, clock: _Clock, updates: int) -> Scores:
+    def _read_to_learn(self, batch: TableRef, store_url: str) -> StoredBatch:
+        sliced = self.role == "actor" and takes_slices(self.config) is None
+        samples = self.config.batch.global_batch_size if sliced else None
+        read = together(lambda: StoredBatch.from_table(RunStore(store_url).read_table(batch), samples))
+        assert read is not None
+        return read
+
+    def _scores(self, data: TrainingBatch, phase: Phase, updates: int) -> Scores:
         """The passes without gradient that the loss asks for and that are not stored with the batch."""
         algorithm = self.config.algorithm
         itself = self.config.backend.true_on_policy_mode
@@ -272,12 +351,12 @@ class Trainer:
         moves = updates > 1 and not algorithm.disable_compute_advantages_and_returns  # else there is no ratio
         trainer, reference = data.stored.get("old_log_probs"), None
         if trainer is None and (compares or (not engines and not itself and moves)):
-            with clock.phase("old_log_probs"):
+            with phase("old_log_probs"):
                 trainer = self._passes_over(data)
         if algorithm.use_kl_loss:
             reference = data.stored.get("ref_log_probs")
             if reference is None:
-                with clock.phase("ref_log_probs"), self._weights_of("ref_log_probs"):
+                with phase("ref_log_probs"), self._weights_of("ref_log_probs"):
                     reference = self._passes_over(data)
         old = data.rollout_log_probs if engines else None if itself else trainer
         return Scores(old, reference, trainer)
@@ -343,6 +422,7 @@ class Trainer:
             UserError: there is no such complete checkpoint; nothing has changed then.
         """
         with self._doing("load"), self._gate.updating() as update:
+            self._accumulation = None
             self._finish_save()
             parts = self._parts
             marker = parts.checkpointer.load(url, iteration, self._kept_reference(), update)
@@ -387,6 +467,7 @@ class Trainer:
         with self._doing("offload", resident=False):
             if self._built is None:
                 return 0
+            self._accumulation = None
             model, optimizer = self._built.model, self._built.optimizer
             return self._offload.leave(state_tensors(model, optimizer), gradient_tensors(model))
 

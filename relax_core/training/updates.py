@@ -7,8 +7,8 @@ done every rank has all weights.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +74,39 @@ def _finalize(model: list[torch.nn.Module], num_tokens: Any = None, **kwargs: An
     finalize_model_grads(model, None, **kwargs)
 
 
+def clear_gradients(parts: "Parts") -> None:
+    """Before the first pass of an optimiser step."""
+    parts.model.zero_grad_buffer()
+    parts.optimizer.zero_grad()
+
+
+@contextmanager
+def unfinished(model: Any) -> Iterator[None]:
+    """Passes in here add their gradients to the buffers of this rank alone: others follow, see ``finish_gradients``."""
+    config = model.config
+    kept = config.finalize_model_grads_func, config.no_sync_func
+    # A schedule leaves its own no_sync before the last of its micro-batches, and thereby any other.
+    config.finalize_model_grads_func, config.no_sync_func = _leave_unfinished, None
+    try:
+        with model.no_sync():
+            yield
+    finally:
+        config.finalize_model_grads_func, config.no_sync_func = kept
+
+
+def _leave_unfinished(*args: Any, **kwargs: Any) -> None:
+    """In place of ``_finalize``. (Without any, Megatron would leave out more.)"""
+
+
+def finish_gradients(model: Any, factor: float) -> None:
+    """After ``unfinished`` passes: multiply the gradients by ``factor`` and reduce them over ranks. Collective."""
+    if factor != 1:
+        model.scale_gradients(factor)
+    if model.ddp_config.overlap_grad_reduce:
+        model.start_grad_sync()  # otherwise the last backward pass does
+    _finalize([model])
+
+
 @dataclass
 class Applied:
     """What the optimiser steps of a rollout step did.
@@ -98,6 +131,7 @@ def apply_updates(
     target: int,
     update: Update,
     phase: Callable[[str], AbstractContextManager[None]],
+    first: Callable[[], dict[str, float]] | None = None,
 ) -> Applied:
     """Take the optimiser steps of a rollout step.
 
@@ -107,6 +141,7 @@ def apply_updates(
         target: version that they make, for the error's text.
         update: told when the first weight is about to change.
         phase: measures the time spent in a named phase.
+        first: finishes the first step's gradient, where it was accumulated already, and gives the step's metrics.
 
     Raises:
         NonFiniteUpdate: see there.
@@ -115,11 +150,13 @@ def apply_updates(
         reset_moments(parts.optimizer)
     rows: list[dict[str, float]] = []
     for number, part in enumerate(work):
-        step = make_step(part.samples, number == 0)
         with phase("forward_backward"):
-            parts.model.zero_grad_buffer()
-            parts.optimizer.zero_grad()
-            row = parts.passes.gradient(batch, part.learn, part.watch, step)
+            if first is not None and number == 0:
+                row = first()
+            else:
+                step = make_step(part.samples, number == 0)
+                clear_gradients(parts)
+                row = parts.passes.gradient(batch, part.learn, part.watch, step)
         with phase("optimizer"):
             if not math.isfinite(row["loss"]):
                 raise NonFiniteUpdate(target, number, row["loss"], None)

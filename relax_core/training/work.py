@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from data.errors import UserError
 from relax_core.batching.plan import UpdatePlan, plan_updates
@@ -70,11 +71,7 @@ def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch, role:
             f"The batch has {len(batch)} samples, not {updates} x --global-batch-size {size}.",
             "Make --rollout-batch-size x --n-samples-per-prompt a multiple of --global-batch-size.",
         )
-    options = config.algorithm
-    own_loss = options.custom_tis_function_path or options.custom_pg_loss_reducer_function_path  # it may do anything
-    plain = role == "actor" and options.loss_type == "policy_loss" and not own_loss
-    only_signal = plain and options.entropy_coef == 0 and not options.use_kl_loss
-    learns = batch.has_signal() if only_signal else np.ones(len(batch), dtype=bool)
+    learns = _learns(config, batch, role)
     work = []
     for plan in _plans(config, place, batch, range(len(batch)), updates):
         learn, watch = ([i for i in plan.samples if learns[i] == kind] for kind in (True, False))
@@ -86,6 +83,22 @@ def divide(config: RelaxConfig, place: DataParallel, batch: TrainingBatch, role:
             )
         )
     return work
+
+
+def divide_slice(config: RelaxConfig, place: DataParallel, batch: TrainingBatch) -> tuple[MicroBatches, MicroBatches]:
+    """``Work.learn`` and ``Work.watch`` of the actor for a slice of an optimiser step."""
+    learns = _learns(config, batch, "actor")
+    learn, watch = ([i for i in range(len(batch)) if learns[i] == kind] for kind in (True, False))
+    return own_micro_batches(config, place, batch, learn), own_micro_batches(config, place, batch, watch, scoring=True)
+
+
+def _learns(config: RelaxConfig, batch: TrainingBatch, role: Role) -> NDArray[np.bool_]:
+    """[N] whether a sample has a gradient."""
+    options = config.algorithm
+    own_loss = options.custom_tis_function_path or options.custom_pg_loss_reducer_function_path  # it may do anything
+    plain = role == "actor" and options.loss_type == "policy_loss" and not own_loss
+    only_signal = plain and options.entropy_coef == 0 and not options.use_kl_loss
+    return batch.has_signal() if only_signal else np.ones(len(batch), dtype=bool)
 
 
 def own_micro_batches(

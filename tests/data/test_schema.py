@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from data.errors import UserError
 from data.ragged import Ragged
-from data.schema import BATCH, EVAL, REWARD, ROLLOUT, SCHEMAS, STATUSES, check_version, conform, schema_id, table
+from data.schema import BATCH, EVAL, REWARD, ROLLOUT, SCHEMAS, STATUSES, check_version, conform, part, schema_id, table
 from data.store import RunStore
 
 # The fields of a sample that the specification names; `reward` is in the reward table, prompt_id and others are ours.
@@ -76,8 +76,9 @@ def test_rollout_holds_every_field_of_a_sample() -> None:
     assert set(SAMPLE_FIELDS) <= set(ROLLOUT.names)
     assert set(EVAL.names) == set(ROLLOUT.names) | set(REWARD.names)
     assert {name: schema_id(schema) for name, schema in SCHEMAS.items()} == {
-        **{name: f"{name}/1" for name in ("rollout", "forward")},
-        **{name: f"{name}/2" for name in ("reward", "batch", "eval")},
+        "forward": "forward/1",
+        **{name: f"{name}/2" for name in ("rollout", "reward")},
+        **{name: f"{name}/3" for name in ("batch", "eval")},
     }
 
 
@@ -93,6 +94,19 @@ def test_any_rollout_survives_the_way_through_a_file(lengths: list[tuple[int, in
     assert back.equals(made)
     assert conform(back, ROLLOUT).equals(made)
     assert Ragged.from_arrow(back["tokens"]).lengths.tolist() == [p + r for p, r in lengths]
+
+
+def test_a_rollout_of_version_1_is_read_and_has_no_token_versions() -> None:
+    columns = {**rollout_columns([(1, 2), (1, 0)]), "token_versions": [[0, -1], []]}
+    made = table(ROLLOUT, columns)
+    assert made["token_versions"].to_pylist() == [[0, -1], []]
+    old = made.drop_columns("token_versions").replace_schema_metadata({b"relax.schema": b"rollout/1"})
+    store = RunStore("memory://schema-old")
+    back = part(store.read_table(store.write_table("r.parquet", old)), ROLLOUT)
+    assert back.schema.equals(ROLLOUT, check_metadata=True)
+    assert back["token_versions"].to_pylist() == [None, None]
+    with pytest.raises(UserError, match=r"'token_versions'.*sample 000000-0000-000"):
+        table(ROLLOUT, {**columns, "token_versions": [[0], []]})
 
 
 def test_absent_optional_columns_are_null() -> None:
@@ -127,9 +141,9 @@ def test_columns_are_put_in_order_and_cast_where_they_fit() -> None:
         ({"surprise": [1, 2]}, "no column 'surprise'"),
         ({"step": ["a", "b"]}, "'step'"),
         ({"step": [2**40, 0]}, "'step'"),
-        ({"step": pa.array([2**40, 0])}, "Column 'step' of the rollout/1 table is int64 and must be int32"),
-        ({"response": ["a", None]}, "'response' of the rollout/1 table is null in row 1"),
-        ({"tokens": pa.array([[1, 2, None], [1, 2]])}, "'tokens' of the rollout/1 table has a null inside a list"),
+        ({"step": pa.array([2**40, 0])}, "Column 'step' of the rollout/2 table is int64 and must be int32"),
+        ({"response": ["a", None]}, "'response' of the rollout/2 table is null in row 1"),
+        ({"tokens": pa.array([[1, 2, None], [1, 2]])}, "'tokens' of the rollout/2 table has a null inside a list"),
         ({"tokens": [[1, 2], [1, 2]]}, "'tokens'.*prompt_length.*sample 000000-0000-000"),
         ({"loss_mask": [[1, 1], [1, 1]]}, r"'loss_mask'.*sample 000000-0001-000 \(row 1\)"),
         ({"loss_mask": [["x"], [1]]}, "'loss_mask'"),
@@ -150,7 +164,7 @@ def test_a_column_that_does_not_fit_is_named(change: dict[str, Any], says: str) 
 def test_a_batch_checks_its_lengths_too(batch: pa.Table) -> None:
     assert conform(batch, BATCH).equals(batch)
     assert conform(batch.slice(1), BATCH).num_rows == 2
-    with pytest.raises(UserError, match="'tokens' of the batch/2 table must have at least response_length values"):
+    with pytest.raises(UserError, match="'tokens' of the batch/3 table must have at least response_length values"):
         conform(batch.set_column(2, "tokens", pa.array([[5], [6], [7]], pa.list_(pa.int32()))), BATCH)
     with pytest.raises(UserError, match="'advantages'"):
         conform(batch.set_column(6, "advantages", pa.array([[1.0], [], []], pa.list_(pa.float32()))), BATCH)
@@ -163,7 +177,7 @@ def test_a_column_named_twice_is_refused() -> None:
 
 
 def test_versions_that_are_known_pass() -> None:
-    assert check_version(ROLLOUT, "x") == "rollout/1"
+    assert check_version(ROLLOUT, "x") == "rollout/2"
     assert check_version(pa.schema([]), "x") == ""
 
 

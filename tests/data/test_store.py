@@ -27,7 +27,7 @@ from data.store import RunStore, TableRef
 def test_a_table_is_read_back_as_it_was_written(store: RunStore, batch: pa.Table) -> None:
     ref = store.write_table(store.step_path(12, "batch.parquet"), batch)
     assert ref.path == "steps/000012/batch.parquet"
-    assert (ref.rows, ref.schema) == (3, "batch/2")
+    assert (ref.rows, ref.schema) == (3, "batch/3")
     data = store.read_bytes(ref.path)
     assert (len(data), hashlib.sha256(data).hexdigest()) == (ref.bytes, ref.sha256)
     for source in (ref, ref.path):
@@ -101,7 +101,7 @@ def test_the_same_rows_give_the_same_bytes_however_they_are_chunked(tmp_path: Pa
     store = RunStore(tmp_path)
     first = store.write_table("a.parquet", batch)
     chunked = pa.concat_tables([batch.slice(0, 1), batch.slice(1)])
-    extra = batch.replace_schema_metadata({SCHEMA_KEY: b"batch/2", b"written": b"today"})
+    extra = batch.replace_schema_metadata({SCHEMA_KEY: b"batch/3", b"written": b"today"})
     larger = pa.concat_tables([batch, batch]).combine_chunks()
     for name, same in (("b", chunked), ("c", extra), ("d", larger.slice(3))):
         assert store.write_table(f"{name}.parquet", same).sha256 == first.sha256
@@ -131,7 +131,7 @@ def test_an_empty_table_is_stored_too(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "says"), [("batch/3", "newer version"), ("surprise/1", "unknown kind"), ("batch/x", "unknown kind")]
+    ("kind", "says"), [("batch/4", "newer version"), ("surprise/1", "unknown kind"), ("batch/x", "unknown kind")]
 )
 def test_tables_of_another_version_are_refused(store: RunStore, batch: pa.Table, kind: str, says: str) -> None:
     ref = store.write_table("t.parquet", batch.replace_schema_metadata({SCHEMA_KEY: kind.encode()}))

@@ -61,8 +61,8 @@ def metrics(settings: RelaxConfig) -> list[dict[str, Any]]:
 def test_rotation_keeps_the_newest_and_its_landmarks(given: Any) -> None:
     settings = given(num_rollout=7, rotate_ckpt=True, save_interval=2, async_save=True, max_actor_ckpt_to_keep=2)
     run_to_end(settings, FakeBackend())
-    # All were saved; 1, 3 and 5 are landmarks, of which the newest two stay beside 6.
-    assert checkpoints(settings) == ["iter_0000003", "iter_0000005", "iter_0000006"]
+    # All were saved; 0, 2, 4 and 6 are landmarks, of which the newest two stay; 6 is the newest itself.
+    assert checkpoints(settings) == ["iter_0000004", "iter_0000006"]
     manifests = [store_of(settings).read_manifest(step) for step in range(7)]
     assert all(manifest is not None and manifest["checkpoint"] for manifest in manifests)
 
@@ -211,12 +211,12 @@ def test_copies_and_reports_of_a_run(given: Any, sums: Path, tmp_path: Path) -> 
     run_to_end(settings, FakeBackend())
     details = tmp_path / "details"
     assert {path.name for path in (details / "rollout_data").iterdir()} == {
-        "0.pt",
-        "1.pt",
-        "eval_before_0.pt",
-        "eval_1.pt",
+        "0.parquet",
+        "1.parquet",
+        "eval_before_0.parquet",
+        "eval_1.parquet",
     }
-    assert {path.name for path in (details / "train_data").iterdir()} == {"0_0.pt", "1_0.pt"}
+    assert {path.name for path in (details / "train_data").iterdir()} == {"0_0.parquet", "1_0.parquet"}
     assert (details / "tokenizer/tokenizer_config.json").is_file()
     events = json.loads((tmp_path / "timeline/timeline_step_1.json").read_text())["traceEvents"]
     stages = [event["name"] for event in events if event["ph"] == "X"]

@@ -113,7 +113,7 @@ def test_the_command_says_so_in_a_few_lines(runs: Any, capsys: pytest.CaptureFix
 def test_the_flow_in_prefect_does_the_same(runs: Any) -> None:
     from flows.replay import replay
 
-    report = replay(str(runs("ppo")), 1, last="train", make_trainer=fake_trainer)
+    report = replay(Replay(str(runs("ppo")), 1, last="train", make_trainer=fake_trainer))
     assert list(states(report)) == ["reward", "forward", "advantage", "train_critic", "train"]
     assert report.equal
 

@@ -134,6 +134,8 @@ def test_the_length_is_counted_by_the_tokenizer_of_the_model(
     assert shown(capsys, *words, "--hf-checkpoint", str(tiny_model), "--response-length", "9")["score"] == 9
     assert shown(capsys, *words)["response_length"] is None
     assert "length     the function got 0 tokens, as the length is not known." in told(capsys, *words)
+    path.write_text("def reward(sample):\n    return 1.0\n")
+    assert "is not known" not in told(capsys, *words)  # it does not ask for it
 
 
 def test_every_built_in_is_listed_with_a_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,32 +1,18 @@
 """Ctrl-C and SIGTERM of real commands: a terminal sends them to the whole group, servers and workers included."""
 
-import functools
-import os
-import pty
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+from terminal import FAKES, REAL, Terminal
 
 from data.store import RunStore
 from relax_core.run.lock import DriverLock
 
-TESTS = Path(__file__).parents[1]
 GOES_ON = "the same command goes on from the last finished task."
-REAL = "import sys; from flows.cli.main import main; sys.exit(main())"
-FAKES = f"""
-import sys
-import flows.launch  # first: the folder of tests would shadow packages of the project
-sys.path.append({str(TESTS)!r})
-from fakes import FakeBackend
-flows.launch._ray_backend = lambda config, name: FakeBackend()
-{REAL}
-"""
 HANGING = """
 import pathlib, time
 def reward(sample):
@@ -36,56 +22,6 @@ def reward(sample):
         time.sleep(1000)
     return 1.0
 """
-
-
-def _in_terminal(side: int) -> None:
-    os.login_tty(side)  # type: ignore[attr-defined]  # typeshed: later versions only
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell's background jobs, as these tests may be, ignore it
-
-
-class Terminal:
-    """A command in a terminal of its own, and what it wrote there."""
-
-    def __init__(self, command: list[str], **environment: str) -> None:
-        self.output = ""
-        self._master, slave = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-c", *command],
-            env={**os.environ, **environment},
-            preexec_fn=functools.partial(_in_terminal, slave),
-        )
-        os.close(slave)
-
-    def read(self) -> bool:
-        """Read what is there; False at the end."""
-        try:
-            self.output += os.read(self._master, 65536).decode(errors="replace")
-        except OSError:  # nobody has the other side open any more
-            return False
-        return True
-
-    def wait_for(self, text: str) -> None:
-        while text not in self.output:
-            assert self.read(), self.output
-
-    def press_ctrl_c(self) -> None:
-        os.write(self._master, b"\x03")
-
-    def send(self, sign: signal.Signals) -> None:
-        """To the whole group, as `timeout` and job schedulers do."""
-        os.killpg(self.process.pid, sign)
-
-    def end(self) -> int:
-        """Wait for the end; the exit code."""
-        try:
-            code = self.process.wait(timeout=60)  # Prefect's patience with a dead server is longer
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-        while self.read():
-            pass
-        os.close(self._master)
-        return code
 
 
 def hanging_run(folder: Path, program: str, model: Path, prompts: Path, **options: str) -> Terminal:

@@ -3,11 +3,13 @@
 import asyncio
 import hashlib
 import importlib
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -84,6 +86,22 @@ def test_what_cannot_be_used_says_why_and_what_is_expected(package, path, messag
     package("user_d.py", "VALUE = 3\ndef make(thing):\n    return 1\ndef two(args, thing):\n    return 1\n")
     with pytest.raises(UserError, match=message):
         load(path)
+
+
+def test_an_import_of_slime_says_what_to_import_instead(package):
+    package("user_s.py", "from slime.utils.types import Sample\ndef make(thing):\n    return 1\n")
+    with pytest.raises(UserError, match=r"No module named 'slime'.*relax_core.rollout.sample import Sample") as error:
+        load("user_s.make")
+    imports, call = re.findall("`(.*?)`", error.value.fix)[1:]
+    sample = SimpleNamespace(prompt="1 + 1 =", response=r"\boxed{2}", label="2", metadata={})
+    assert eval(call, {"sample": sample, **_executed(imports)}) == 1  # what is told works
+    assert "Sample" in _executed(re.findall("`(.*?)`", error.value.fix)[0])
+
+
+def _executed(line):
+    names = {}
+    exec(line, names)
+    return names
 
 
 def test_a_plain_function_where_a_coroutine_function_is_needed_is_an_error(package):

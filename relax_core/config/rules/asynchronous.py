@@ -1,10 +1,11 @@
 """Rules of training that overlaps with generation, and of how old the data may be.
 
 Guarantee: what needs a whole step, or the same devices, is refused where steps overlap; every role that a fully
-asynchronous run needs is asked for.
+asynchronous run needs is asked for. Whether a package is there is found out without importing it.
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from relax_core.config.rules.base import Rule
@@ -104,6 +105,22 @@ RULES: tuple[Rule, ...] = (
         fix='Add "{role}":[1,1].',
     ),
     idle(
+        "ahead-of-whom",
+        ("max_staleness",),
+        ("fully_async",),
+        lambda v: not v.fully_async,
+        "has no effect without --fully-async: each step trains before the next one generates.",
+    ),
+    Rule(
+        name="kept-weights-made-the-samples",
+        option="update_weights_interval",
+        reads=("update_weights_interval", "use_rollout_logprobs", "use_tis", "loss_type"),
+        broken=lambda v: is_rl(v) and v.update_weights_interval > 1 and not (v.use_rollout_logprobs or v.use_tis),
+        message="lets engines generate with weights that the trainer has left behind, and nothing corrects for it.",
+        fix="Add --use-rollout-logprobs or --use-tis.",
+        severity="warning",
+    ),
+    idle(
         "slices-of-an-async-batch",
         ("num_iters_per_train_update",),
         ("fully_async",),
@@ -126,10 +143,45 @@ RULES: tuple[Rule, ...] = (
         fix="Make it a multiple of {unit}{other}.",
     ),
     Rule(
+        name="the-queue-is-installed",
+        option="data_transport",
+        reads=("data_transport",),
+        broken=lambda v: v.data_transport == "transfer_queue" and find_spec("transfer_queue") is None,
+        message="needs the package TransferQueue, which is not installed.",
+        fix="pip install 'relax-rl[queue]', or leave this out.",
+    ),
+    idle(
+        "slices-are-carried",
+        ("data_transport",),
+        ("fully_async",),
+        lambda v: not v.fully_async,
+        "has no effect without --fully-async.",
+    ),
+    idle(
+        "a-queue-is-used",
+        ("num_data_storage_units", "polling_mode"),
+        ("data_transport",),
+        lambda v: v.data_transport != "transfer_queue",
+        "has no effect without --data-transport transfer_queue.",
+    ),
+    Rule(
+        name="fetching-from-a-queue",
+        option="per_rank_fetch",
+        reads=("per_rank_fetch", "data_transport", "loss_type"),
+        broken=lambda v: is_rl(v) and v.per_rank_fetch and v.data_transport != "transfer_queue",
+        message="has no effect without --data-transport transfer_queue: every rank reads from shared memory anyway.",
+        fix="Add it, or leave this out.",
+        severity="warning",
+    ),
+    Rule(
         name="fetching-has-enough-sources",
         option="num_data_storage_units",
-        reads=("num_data_storage_units", "per_rank_fetch", "tensor_model_parallel_size"),
-        broken=lambda v: v.per_rank_fetch and v.num_data_storage_units < v.tensor_model_parallel_size,
+        reads=("num_data_storage_units", "per_rank_fetch", "tensor_model_parallel_size", "data_transport"),
+        broken=lambda v: (
+            v.data_transport == "transfer_queue"
+            and v.per_rank_fetch
+            and v.num_data_storage_units < v.tensor_model_parallel_size
+        ),
         message="is fewer than the {tensor_model_parallel_size} tensor-parallel ranks that read at the same time with"
         " --per-rank-fetch.",
         fix="Make it {tensor_model_parallel_size} or more.",

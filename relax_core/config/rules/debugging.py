@@ -41,8 +41,8 @@ PLACEHOLDERS: dict[str, tuple[str, ...]] = {
 """Option with a path -> the placeholders that it may contain."""
 
 DUMPS = {
-    "save_debug_rollout_data": "rollout_data/{rollout_id}.pt",
-    "save_debug_train_data": "train_data/{rollout_id}_{rank}.pt",
+    "save_debug_rollout_data": "rollout_data/{rollout_id}.parquet",
+    "save_debug_train_data": "train_data/{rollout_id}_{rank}.parquet",
 }
 """Option -> its path in the folder of ``--dump-details``."""
 
@@ -171,6 +171,14 @@ RULES: tuple[Rule, ...] = (
         ("load_debug_rollout_data",),
         lambda v: not v.load_debug_rollout_data,
         "has no effect without --load-debug-rollout-data.",
+    ),
+    Rule(
+        name="recorded-samples-are-not-tracked",
+        option="use_tensorboard",
+        reads=("use_tensorboard", "load_debug_rollout_data"),
+        broken=lambda v: v.use_tensorboard and v.load_debug_rollout_data,
+        message="gets nothing with --load-debug-rollout-data: metrics of recorded samples are in metrics.jsonl alone.",
+        severity="warning",
     ),
     # Profiler
     Rule(

@@ -11,8 +11,9 @@ from typing import Any
 from relax_core.config.eval_set import MAX_STOP_STRINGS
 from relax_core.config.resolve import FOLLOWS
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.kinds import idle
+from relax_core.config.rules.kinds import estimator, idle, is_rl
 from relax_core.config.values import Values
+from relax_core.functions import our_path
 
 FUNCTIONS = (
     "custom_prompt_path",
@@ -100,6 +101,32 @@ def _steps_after_the_end(values: Values) -> Iterator[dict[str, Any]]:
         yield {"option": "sglang_profile_step_start"}
 
 
+SELECTING = ("over_sampling_batch_size", "rollout_batch_size", "dynamic_sampling_filter_path")
+"""What ``_selects`` reads."""
+
+
+def _selects(values: Values) -> bool:
+    """Whether steps submit more prompts than they train on."""
+    more = (values.over_sampling_batch_size or 0) > (values.rollout_batch_size or 0)
+    return more or values.dynamic_sampling_filter_path is not None
+
+
+def _older_groups(values: Values) -> Iterator[dict[str, Any]]:
+    if not (is_rl(values) and _selects(values)):
+        return
+    fresh = any(demand.option == "partial_rollout" for demand in estimator(values).demands)
+    who = (
+        "--true-on-policy-mode" if values.true_on_policy_mode else f"--advantage-estimator {values.advantage_estimator}"
+    )
+    if values.true_on_policy_mode or fresh:
+        filtered = values.dynamic_sampling_filter_path is not None
+        yield {
+            "option": "dynamic_sampling_filter_path" if filtered else "over_sampling_batch_size",
+            "reason": "leaves finished groups to the next step, for whose weights they are a step old, and"
+            f" {who} corrects nothing.",
+        }
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         name="functions-have-a-path",
@@ -144,6 +171,34 @@ RULES: tuple[Rule, ...] = (
         reads=("rollout_stop",),
         each=_bad_stops,
         message="{reason}",
+    ),
+    # Groups that a step does not need
+    Rule(
+        name="spread-needs-two-samples",
+        option="dynamic_sampling_filter_path",
+        reads=("dynamic_sampling_filter_path", "n_samples_per_prompt"),
+        broken=lambda v: (
+            v.n_samples_per_prompt < 2
+            and str(our_path(v.dynamic_sampling_filter_path or "")).endswith(".check_reward_nonzero_std")
+        ),
+        message="keeps no group of one sample, which has no spread: the first step would never end.",
+        fix="Make --n-samples-per-prompt 2 or more, or leave it out.",
+    ),
+    Rule(
+        name="kept-groups-are-older",
+        option="over_sampling_batch_size",
+        reads=(*SELECTING, "true_on_policy_mode", "advantage_estimator", "loss_type"),
+        each=_older_groups,
+        message="{reason}",
+        severity="warning",
+    ),
+    idle(
+        "what-is-kept-needs-more-prompts",
+        ("partial_rollout", "buffer_filter_path"),
+        SELECTING,
+        lambda v: not _selects(v),
+        "has no effect: no step submits more prompts than it needs, and nothing is stopped or kept.",
+        "Add --over-sampling-batch-size above --rollout-batch-size, or --dynamic-sampling-filter-path.",
     ),
     # Unfinished responses
     idle(

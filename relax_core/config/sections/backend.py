@@ -66,7 +66,10 @@ class BackendSection(Section):
     pass is saved. Excludes --use-rollout-logprobs."""
 
     fully_async: bool = option(
-        False, unwired="refuse", zh="生成与训练在各自的设备上同时进行，样本一产生就交给训练端。不能与 --colocate 同用。"
+        False,
+        stages="generate",
+        effect="relax_core/run/session.py",
+        zh="生成与训练在各自的设备上同时进行，样本一产生就交给训练端。不能与 --colocate 同用。",
     )
     """Generate and train at the same time on separate devices, and hand on samples as they are produced. Excludes
     --colocate."""

@@ -95,21 +95,23 @@ class CheckpointSection(Section):
     rotate_ckpt: bool = option(
         False,
         effect="relax_core/run/retention.py",
-        zh="每步都保存，只留最新的和恰好落在 --save-interval 倍数上的；其余的在更新的一个写完、该步提交之后才删除。"
+        zh="每步都保存，只留最新的和编号是 --save-interval 倍数的；其余的在更新的一个写完、该步提交之后才删除。"
         "需要 --save-interval 和 --async-save。",
     )
-    """Save every step and keep only the newest checkpoint and those at multiples of --save-interval; another one is
-    deleted once a newer one is complete and its step is committed. Needs --save-interval and --async-save."""
+    """Save every step and keep only the newest checkpoint and those whose step is a multiple of --save-interval;
+    another one is deleted once a newer one is complete and its step is committed. Needs --save-interval and
+    --async-save."""
 
     max_actor_ckpt_to_keep: int | None = option(
         None,
         COUNT,
         effect="relax_core/run/retention.py",
-        zh="actor 和 critic 的 checkpoint 各自最多留几个，超出时删最旧的（--rotate-ckpt 时最新的不计在内）；"
-        "不完整的和其他运行的既不计入也不删除。默认：全部保留。",
+        zh="actor 和 critic 的 checkpoint 各自最多留几个，超出时删最旧的"
+        "（--rotate-ckpt 时除最新的之外只算编号是倍数的）；不完整的和其他运行的既不计入也不删除。默认：全部保留。",
     )
-    """Checkpoints of the actor that are kept, and as many of the critic; older ones are deleted (with --rotate-ckpt the
-    newest does not count). Incomplete ones and those of other runs neither count nor are deleted. Default: all."""
+    """Checkpoints of the actor that are kept, and as many of the critic; older ones are deleted (with --rotate-ckpt
+    those at multiples count, and the newest is kept anyway). Incomplete ones and those of other runs neither count nor
+    are deleted. Default: all."""
 
     checkpoint_engine_backend: str = option(
         "nccl", unwired="warn", choices=("nccl", "gloo"), zh="角色之间传送权重所用的通信后端。"

@@ -71,38 +71,59 @@ class ClusterSection(Section):
     )
     """Minutes until a collective that makes no progress is an error."""
 
+    data_transport: Literal["ray", "transfer_queue"] = option(
+        "ray",
+        effect="relax_core/run/transport/select.py",
+        zh="全异步时一个 step 仍在生成，它的各份样本以何种方式送到训练器：ray 通过 Ray 的共享内存；transfer_queue "
+        "通过 TransferQueue 软件包的 actor，并按任务记录哪些行已被读取（pip install 'relax-rl[queue]'）。"
+        "持久的数据总在运行目录里，恢复运行不依赖于它。",
+    )
+    """What carries slices of a step's samples to the trainer while the step still generates (--fully-async): ray is
+    Ray's shared memory; transfer_queue are actors of the package TransferQueue, which keep account of what each task
+    has read (`pip install 'relax-rl[queue]'`). What lasts is in the run directory either way; resuming needs
+    neither."""
+
     num_data_storage_units: int = option(
         1,
         COUNT,
-        unwired="warn",
-        zh="保存角色之间所传数据的 Ray actor 个数。使用 --per-rank-fetch 时宜不少于张量并行大小。",
+        effect="relax_core/run/transport/select.py",
+        zh="--data-transport transfer_queue 中保存数据的 Ray actor 个数。"
+        "使用 --per-rank-fetch 时宜不少于张量并行大小。",
     )
-    """Ray actors that hold the data between roles. With --per-rank-fetch better no fewer than the tensor-parallel
-    size."""
+    """Ray actors that hold the data of --data-transport transfer_queue. With --per-rank-fetch better no fewer than the
+    tensor-parallel size."""
 
     per_rank_fetch: bool = option(
         False,
-        unwired="warn",
-        zh="训练器的每个 rank 自己读取批次，而不是由一个 rank 读取再广播给张量并行和流水线并行的其他 rank。"
-        "有 --use-rollout-routing-replay 时自动关闭。",
+        effect="relax_core/run/transport/select.py",
+        zh="训练器的每个 rank 自己从 --data-transport transfer_queue 的队列读取，而不是由一个 rank 读取一次再交给其他 "
+        "rank。用 --data-transport ray 时每个 rank 总是自己读取。有 --use-rollout-routing-replay 时自动关闭。",
     )
-    """Every rank of the trainer reads its batch itself, where otherwise one reads it and broadcasts it to the tensor-
-    and pipeline-parallel others. Off with --use-rollout-routing-replay."""
+    """Every rank of the trainer reads from the queue of --data-transport transfer_queue itself, where otherwise one
+    reads once and hands it to the others. With --data-transport ray each reads from shared memory anyway. Off with
+    --use-rollout-routing-replay."""
 
     max_staleness: int = option(
-        0, NOT_NEGATIVE, unwired="warn", zh="生成最多可以领先训练多少个 rollout step；0 表示完全 on-policy。"
+        0,
+        NOT_NEGATIVE,
+        effect="relax_core/run/session.py",
+        zh="生成最多可以领先训练多少个 rollout step；0 表示完全 on-policy。需要 --fully-async。",
     )
-    """Rollout steps that generation may be ahead of training, at most; 0 is on-policy."""
+    """Rollout steps that generation may be ahead of training, at most; 0 is on-policy. Needs --fully-async."""
 
     polling_mode: bool = option(
-        True, unwired="warn", zh="询问尚未就绪的数据时立即得到空的回答并稍后再问；关闭则等到就绪。"
+        True,
+        effect="relax_core/run/transport/select.py",
+        zh="向 --data-transport transfer_queue 的队列询问尚未就绪的数据时立即得到空的回答并稍后再问；关闭则由队列"
+        "等待，期间它不回答其他请求，等不到就报错。",
     )
-    """Whoever asks for data that are not ready gets an empty answer at once and asks again; off: it waits."""
+    """Whoever asks the queue of --data-transport transfer_queue for data that are not ready gets an empty answer at
+    once and asks again; off: the queue waits, answers nobody else meanwhile, and fails where they do not come."""
 
     num_iters_per_train_update: int = option(
         1,
         COUNT,
-        unwired="warn",
+        effect="relax_core/batching/slices.py",
         zh="全异步时一个 global batch 分成几份依次交给消费者，每份都是完整的 group；份数越多流水越细，开销也越大。"
         "需要 --fully-async。",
     )

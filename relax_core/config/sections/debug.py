@@ -43,11 +43,11 @@ class DebugSection(Section):
         effect="relax_core/run/debug_data.py",
         zh="不生成，改读以前存下的 rollout：--save-debug-rollout-data（或 slime）写的文件，或某一步的 rollout.parquet；"
         "路径可含 `{rollout_id}`，可以是 fsspec URL。文件里有 reward 时直接采用，否则重新打分。"
-        "给出即视为 --debug-train-only。默认：照常生成。",
+        "给出即视为 --debug-train-only，指标不送往 TensorBoard 等处。默认：照常生成。",
     )
     """Saved rollouts to read in place of generating: files of --save-debug-rollout-data (or slime's), or a step's
     rollout.parquet; the path may contain `{rollout_id}` and be an fsspec URL. Rewards that they hold are taken, else
-    they are computed. Implies --debug-train-only. Default: generate."""
+    they are computed. Implies --debug-train-only; trackers such as TensorBoard get no metrics. Default: generate."""
     load_debug_rollout_data_subsample: float | None = option(
         None,
         PROBABILITY,
@@ -60,26 +60,27 @@ class DebugSection(Section):
     save_debug_rollout_data: str | None = option(
         None,
         effect="relax_core/run/debug_data.py",
-        zh="每步的 rollout 连同 reward 另存一份到此路径（或 fsspec URL），用 torch.load 读取；可含 `{rollout_id}`，"
-        "评估的样本在编号前加 `eval_`。默认：不另存。",
+        zh="每步的 rollout 连同 reward 另存一份到此路径（或 fsspec URL），格式为 Parquet，"
+        "以 `.pt` 结尾则用 torch.load 读取；可含 `{rollout_id}`，评估的样本在编号前加 `eval_`。默认：不另存。",
     )
-    """Path or fsspec URL of a further copy of each step's samples with their rewards, for torch.load; may contain
-    `{rollout_id}`, before which `eval_` stands for the samples of an evaluation. Default: no copy."""
+    """Path or fsspec URL of a further copy of each step's samples with their rewards: Parquet, or for torch.load where
+    it ends in `.pt`; may contain `{rollout_id}`, before which `eval_` stands for the samples of an evaluation. Default:
+    no copy."""
     save_debug_train_data: str | None = option(
         None,
         effect="relax_core/run/debug_data.py",
-        zh="每步的训练数据另存一份到此路径（或 fsspec URL），用 torch.load 读取；可含 `{rollout_id}` 与 `{rank}`。"
-        "只有一个文件，rank 为 0，含所有 rank 的样本。默认：不另存。",
+        zh="每步的训练数据另存一份到此路径（或 fsspec URL），格式同 --save-debug-rollout-data；"
+        "可含 `{rollout_id}` 与 `{rank}`。只有一个文件，rank 为 0，含所有 rank 的样本。默认：不另存。",
     )
-    """Path or fsspec URL of a copy of each step's training data, for torch.load; may contain `{rollout_id}` and
-    `{rank}`. There is one file, of rank 0, with the samples of all ranks. Default: no copy."""
+    """Path or fsspec URL of a copy of each step's training data, in a format as --save-debug-rollout-data; may contain
+    `{rollout_id}` and `{rank}`. There is one file, of rank 0, with the samples of all ranks. Default: no copy."""
     dump_details: str | None = option(
         None,
         effect="relax_core/run/debug_data.py",
-        zh="把每步的 rollout、训练数据和 tokenizer 都存入此目录（或 fsspec URL），供事后分析。默认：不存。",
+        zh="把每步的 rollout、训练数据（Parquet）和 tokenizer 都存入此目录（或 fsspec URL），供事后分析。默认：不存。",
     )
-    """Folder or fsspec URL for all of it: rollouts, training data and tokenizer, to look at afterwards. Default:
-    none."""
+    """Folder or fsspec URL for all of it: rollouts and training data, as Parquet, and tokenizer, to look at afterwards.
+    Default: none."""
     check_weight_update_equal: bool = option(
         False,
         effect="relax_core/training/push.py",

@@ -10,6 +10,7 @@ from relax_core.config.sizes import ByteSize
 
 _SAMPLING = "relax_core/rollout/sampling.py"
 _HOOKS = "relax_core/rollout/hooks.py"
+_SELECTION = "relax_core/run/selection.py"
 
 
 class RolloutSection(Section):
@@ -124,51 +125,72 @@ class RolloutSection(Section):
     over_sampling_batch_size: int | None = option(
         None,
         COUNT,
-        unwired="refuse",
-        zh="一次提交多少个 prompt；最先完成并通过过滤的组成一个 step。至少为 --rollout-batch-size，也以它为默认。",
+        stages="generate",
+        effect=_SELECTION,
+        zh="一次提交多少个 prompt；最先完成并通过过滤的组成一个 step，其余留给下一个 step。"
+        "至少为 --rollout-batch-size，也以它为默认。",
     )
-    """Prompts submitted at a time; the first that finish and pass the filter make the step. At least
-    --rollout-batch-size. Default: --rollout-batch-size."""
+    """Prompts submitted at a time; the first that finish and pass the filter make the step, and the others are kept for
+    the next one. At least --rollout-batch-size. Default: --rollout-batch-size."""
 
     dynamic_sampling_filter_path: str | None = option(
         None,
-        unwired="refuse",
-        zh="函数 `filter(args, group)` 的点分路径，决定一个 group 是否参与训练；不用的由新的 prompt 补上（如 DAPO）。"
-        "默认：都用。",
+        stages="generate",
+        effect="relax_core/rollout/filters.py",
+        zh="函数 `filter(args, group)` 的路径，由一个 group 的样本及其分数决定它是否参与训练；"
+        "返回真假，或（真假, 原因）；不用的由新的 prompt 补上（如 DAPO）。"
+        "自带 `relax_core.rollout.filters.check_reward_nonzero_std`。默认：都用。",
     )
-    """Dotted path of a function `filter(args, group)` that says whether a group is trained on; others are replaced by
-    further prompts (as in DAPO). Default: all are."""
+    """Your function `filter(args, group)`: it says of the samples of a prompt, which have their scores, whether they
+    are trained on, as a boolean or (boolean, reason); others are replaced by further prompts (as in DAPO). Built in:
+    `relax_core.rollout.filters.check_reward_nonzero_std`. Default: all are."""
 
     buffer_filter_path: str | None = option(
-        None, unwired="refuse", zh="函数的点分路径，从缓冲区里挑选接下来使用的 group。默认：先进先出。"
+        None,
+        stages="generate",
+        effect="relax_core/rollout/filters.py",
+        zh="函数 `choose(args, rollout_id, buffer, num_samples)` 的路径，从留下的 group 里挑选接下来使用的。"
+        "默认：先进先出。",
     )
-    """Dotted path of a function that chooses which groups leave the buffer next. Default: the oldest."""
+    """Your function `choose(args, rollout_id, buffer, num_samples)`: it returns which of the groups that were kept go
+    on next. Default: the oldest."""
 
     partial_rollout: bool = option(
-        False, unwired="refuse", zh="一个 step 凑够之后中断其余未完成的回答，并在之后的 step 里接着生成。"
+        False,
+        stages="generate",
+        effect=_SELECTION,
+        zh="一个 step 凑够之后中断其余未完成的回答，并在之后的 step 里接着生成；不开则丢弃其 token，prompt 重新生成。",
     )
-    """Responses that are unfinished when a step has enough are stopped, and continued in a later step."""
+    """Responses that are unfinished when a step has enough are stopped, and continued in a later step. Without it their
+    tokens are given up, and their prompts come again."""
 
     partial_rollout_max_aborted_count: int | None = option(
         None,
         NOT_NEGATIVE,
-        unwired="warn",
+        stages="generate",
+        effect=_SELECTION,
         zh="一个回答最多被中断几次，之后必定让它生成完。默认：不限。需要 --partial-rollout。",
     )
     """How often a response may be stopped; after that it is left to finish. Default: any number of times. Needs
     --partial-rollout."""
 
     mask_offpolicy_in_partial_rollout: bool = option(
-        False, unwired="warn", zh="接着生成的回答里，只有当前 step 产生的 token 计入 loss。需要 --partial-rollout。"
+        False,
+        stages="generate",
+        effect=_SELECTION,
+        zh="从之前的 step 留下来的回答里，只有当前 step 产生的 token 计入 loss。需要 --partial-rollout。",
     )
-    """Of a continued response, only the tokens of the current step count in the loss. Needs --partial-rollout."""
+    """Of a response that an earlier step began, only the tokens of the current step count in the loss. Needs
+    --partial-rollout."""
 
     update_weight_buffer_size: ByteSize = option(
         512 * 1024 * 1024, COUNT, effect="relax_core/training/push.py", zh="权重分批送往引擎时一批的字节数。"
     )
     """Bytes of a bucket in which weights go to the engines."""
 
-    update_weights_interval: int = option(1, COUNT, unwired="refuse", zh="每隔多少个 step 把权重送往引擎；1 表示每步。")
+    update_weights_interval: int = option(
+        1, COUNT, effect="relax_core/run/session.py", zh="每隔多少个 step 把权重送往引擎；1 表示每步。"
+    )
     """Steps between two updates of the engines' weights; 1: after every step."""
 
     keep_old_actor: bool = option(False, unwired="warn", zh="保留生成这批数据的那份权重，旧策略的 log-prob 由它计算。")

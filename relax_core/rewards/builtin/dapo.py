@@ -57,7 +57,7 @@ def _quick(sample: RewardInput) -> dict[str, Any] | Undecided | None:
     return _score(sample, at_once)
 
 
-@register("dapo", quick=_quick, isolated=True, seconds=SECONDS, late=-1.0, prepare=symbolic.prepare)
+@register("dapo", quick=_quick, isolated=True, seconds=SECONDS, late=-1.0, prepare=symbolic.prepare, key="score")
 def dapo(sample: RewardInput) -> Any:
     """1 when the last "Answer:" of the last 300 characters is the label, else -1; a dict (--reward-key score).
 

@@ -1,8 +1,8 @@
 """The reward of a service: ``remote_rm`` sends each sample to --rm-url.
 
 Guarantee: a service that is away for a while costs time, not samples: a request is tried ten times, with growing waits
-between; what it refuses is not asked again. Without an answer the sample has no score of ours: it is an error, met as
---reward-error-policy says.
+between; what it refuses is not asked again, and what is no JSON, such as the page of a web server, once. Without an
+answer the sample has no score of ours: it is an error, met as --reward-error-policy says.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRIES = 10
+TRIES_WITHOUT_JSON = 2
 LONGEST_WAIT = 30.0
 TRY_SECONDS = 120.0
 ASK_AGAIN = (408, 429)
@@ -31,6 +32,10 @@ MAX_SHOWN = 200
 
 class _NoAnswer(Exception):
     """A try that may be repeated."""
+
+
+class _NoJson(_NoAnswer):
+    """An answer of something else: more often the wrong address than a proxy that is passing."""
 
 
 @register("remote_rm", options=("rm_url",), patient=True)
@@ -53,12 +58,19 @@ async def remote_rm(sample: RewardInput, rm_url: str | None) -> Any:
     body = {"prompt": sample.prompt, "response": sample.response, "label": sample.label}
     # trust_env: --http-proxy comes as environment variables
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TRY_SECONDS), trust_env=True) as session:
+        without_json = 0
         for k in range(TRIES):
             try:
                 return await _asked(session, rm_url, body, sample)
             except aiohttp.InvalidURL as error:
                 raise UserError(f"--rm-url {_shown(rm_url)} is no address.", "Write http://host:port/path.") from error
             except (_NoAnswer, aiohttp.ClientError, TimeoutError) as error:
+                without_json += isinstance(error, _NoJson)
+                if without_json == TRIES_WITHOUT_JSON:
+                    raise UserError(
+                        f"The service of remote_rm at {_shown(rm_url)} answers sample {sample.sample_id} with {error}.",
+                        "It must answer JSON: a number, null, or an object with --reward-key. Is --rm-url its address?",
+                    ) from error
                 if k == TRIES - 1:
                     raise _given_up(rm_url, sample, error) from error
                 _tell_once(rm_url, error)
@@ -80,7 +92,7 @@ async def _asked(session: "aiohttp.ClientSession", url: str, body: dict[str, Any
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise _NoAnswer(f"no JSON but {text[:MAX_SHOWN]!r}") from None
+        raise _NoJson(f"no JSON but {text[:MAX_SHOWN]!r}") from None
 
 
 _told: set[str] = set()

@@ -64,6 +64,8 @@ TWO_STEPS = {"num_steps_per_rollout": 2}
 KL = {"use_kl_loss": True, "kl_loss_coef": 0.1}
 TWO_RANKS = {"resource": {"actor": (1, 2), "rollout": (1, 1)}}
 TENSOR = {**TWO_RANKS, "tensor_model_parallel_size": 2}
+QUEUE = {"data_transport": "transfer_queue"}
+PARTIAL = {"over_sampling_batch_size": 6, "partial_rollout": True}
 SHORT = {"rollout_max_response_len": 10, "rollout_max_context_len": 20}
 PACKED = {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 30, **SHORT}
 AGAIN = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
@@ -97,6 +99,12 @@ CASES: dict[str, Case] = {
     "env_file": Case(run.actors_variables, "{folder}/variables.yaml"),
     "custom_args": Case(probes.own_metrics, {"mine": 7}, {"custom_rollout_log_function_path": "{folder}/mine.py:log"}),
     "takeover": Case(run.second_driver, True),
+    "use_health_check": Case(run.drivers, True),
+    "max_global_restart": Case(run.drivers, 1, {"use_health_check": True}),
+    "use_fault_tolerance": Case(run.health_checks, True),
+    "rollout_health_check_interval": Case(run.health_checks, 5.0, {"use_fault_tolerance": True}),
+    "rollout_health_check_timeout": Case(run.health_checks, 5.0, {"use_fault_tolerance": True}),
+    "rollout_health_check_first_wait": Case(run.health_checks, 5.0, {"use_fault_tolerance": True}),
     "allow_unwired": Case(probes.what_is_not_honoured, True),
     "resource": Case(probes.sizes, {"actor": (1, 2), "rollout": (1, 1)}),
     "colocate": Case(probes.places, True),
@@ -104,6 +112,14 @@ CASES: dict[str, Case] = {
     "offload_train": Case(run.turns_taken, True),
     "offload_rollout": Case(probes.engines, True),
     "rollout_num_gpus_per_engine": Case(probes.engines, 2, {"resource": {"actor": (1, 1), "rollout": (1, 2)}}),
+    "fully_async": Case(run.versions, True),
+    "max_staleness": Case(run.versions, 1, {"fully_async": True}, judged=False),
+    "update_weights_interval": Case(run.versions, 2),
+    "num_iters_per_train_update": Case(probes.slices, 2),
+    "data_transport": Case(probes.queue, "transfer_queue", judged=False),  # its package need not be there
+    "num_data_storage_units": Case(probes.queue, 2, QUEUE, judged=False),
+    "per_rank_fetch": Case(probes.queue, True, QUEUE, judged=False),
+    "polling_mode": Case(probes.queue, False, QUEUE, judged=False),
     "distributed_backend": training("meeting", "gloo"),
     "distributed_timeout_minutes": training("meeting", 20),
     "custom_config_path": Case(probes.overriding_file, "{folder}/custom.yaml"),
@@ -152,6 +168,12 @@ CASES: dict[str, Case] = {
     "rollout_skip_special_tokens": Case(probes.sampling, True),
     "rollout_max_context_len": Case(run.generated, 16, {"rollout_max_response_len": 8, "rollout_max_prompt_len": 14}),
     "custom_generate_function_path": Case(run.generated, "{folder}/mine.py:twice"),
+    "over_sampling_batch_size": Case(run.selected, 6),
+    "dynamic_sampling_filter_path": Case(run.selected, "{folder}/mine.py:even"),
+    "buffer_filter_path": Case(run.selected, "{folder}/mine.py:none", {"over_sampling_batch_size": 6}),
+    "partial_rollout": Case(run.selected, True, {"over_sampling_batch_size": 6}),
+    "partial_rollout_max_aborted_count": Case(run.selected, 0, PARTIAL),
+    "mask_offpolicy_in_partial_rollout": Case(run.selected, True, PARTIAL),
     "rollout_data_postprocess_path": Case(probes.batch, "{folder}/mine.py:drop"),
     "custom_rollout_log_function_path": Case(probes.own_metrics, "{folder}/mine.py:log"),
     "custom_eval_rollout_log_function_path": Case(probes.own_metrics, "{folder}/mine.py:log_evaluation"),

@@ -9,7 +9,7 @@ from data.errors import UserError
 from relax_core.config.options import OPTIONS, with_options
 from relax_core.config.parser import mark_derived, read_config
 from relax_core.config.resolve import resolve
-from relax_core.config.run_file import MAY_CHANGE, differences, dump, load, refuse_other_configuration
+from relax_core.config.run_file import MAY_CHANGE, differences, dump, load, other_layout, refuse_other_configuration
 from relax_core.config.sections import RelaxConfig
 from relax_core.config.sources import Source
 
@@ -172,3 +172,15 @@ def test_a_refusal_shows_no_secret(tmp_path: Path) -> None:
         refuse_other_configuration(old, resolve(valid_config(tmp_path, custom_args={"API_KEY": "hunter3"})))
     assert "--custom-args" in str(caught.value)
     assert "hunter" not in str(caught.value)
+
+
+def test_another_layout_is_allowed_and_told_where_it_changes_the_trainer() -> None:
+    one = RelaxConfig()
+    two = with_options(one, {"tensor_model_parallel_size": 2, "resource": {"actor": (1, 2), "rollout": (1, 1)}})
+    refuse_other_configuration(one, two)
+    text = other_layout(one, two)
+    assert "--tensor-model-parallel-size 1 -> 2" in text
+    assert "--resource" in text
+    assert "nothing is generated again" in text
+    more_engines = with_options(one, {"resource": {"actor": (1, 1), "rollout": (1, 4)}})
+    assert other_layout(one, more_engines) == other_layout(one, one) == ""

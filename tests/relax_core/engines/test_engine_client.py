@@ -62,6 +62,7 @@ def test_a_completion_holds_what_the_engine_said():
     assert done.finish_reason == {"type": "length", "length": 2}
     assert (done.weight_version, done.weight_versions) == ("8", ("7", "8"))
     assert (done.prompt_tokens, done.cached_tokens) == (3, 1)
+    assert done.spans == (("7", 0, 1), ("8", 1, 2))
 
 
 def test_older_engines_say_less():
@@ -69,7 +70,7 @@ def test_older_engines_say_less():
     del answer["output_ids"]
     done = parse_completion(answer, "engine 4")
     assert done.output_ids.tolist() == [5, 6]
-    assert done.weight_versions == ("8",)
+    assert (done.weight_versions, done.spans) == (("8",), ())
     assert done.finish_reason == {"type": "stop"}
 
 
@@ -151,6 +152,40 @@ def test_an_engine_that_dies_meanwhile_is_named_and_not_asked_again():
     assert isinstance(error, EngineUnavailable)
     assert "engine 4" in str(error)
     assert calls == 1
+
+
+def test_a_request_is_ended_by_its_id_though_all_connections_are_taken():
+    ended: list[str] = []
+    told = asyncio.Event()
+
+    async def generate(request: web.Request) -> web.Response:
+        await told.wait()
+        return web.json_response(ANSWER)
+
+    async def abort(request: web.Request) -> web.Response:
+        ended.append((await request.json())["rid"])
+        told.set()
+        return web.Response()
+
+    async def run() -> None:
+        app = web.Application()
+        app.router.add_post("/generate", generate)
+        app.router.add_post("/abort_request", abort)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        async with EngineClient(url, connections=2) as client:
+            requests = [asyncio.create_task(client.generate(np.arange(3), {}, rid=f"r{i}")) for i in range(2)]
+            await asyncio.sleep(0.05)
+            await client.abort("r1")
+            await asyncio.gather(*requests)
+        await runner.cleanup()
+        async with EngineClient(url) as client:
+            await client.abort("r1")  # nobody is there: no error
+
+    asyncio.run(asyncio.wait_for(run(), 30))
+    assert ended == ["r1"]
 
 
 def test_nobody_there_is_unavailable(unused_port, monkeypatch):

@@ -18,8 +18,10 @@ from relax_core.config.options import with_options
 from relax_core.config.run_file import dump
 from relax_core.config.sections import RelaxConfig
 from relax_core.replay.changes import changed_config, option_words, pinned_length, refuse_idle, shown_differences
+from relax_core.replay.compare import Difference
 from relax_core.replay.replay import Replay
 from relax_core.replay.report import advantage_changes, reward_changes
+from relax_core.replay.text import difference_text, replay_lines
 from relax_core.replay.weights import compare_weights
 from relax_core.run.advantage import batch_table
 
@@ -117,6 +119,66 @@ def test_a_run_that_may_only_be_read_is_replayed(tmp_path: Path, monkeypatch: py
     report = Replay(url, 0, first="advantage", changes=changes, out=str(tmp_path / "out")).run()
     assert [stage.state for stage in report.stages] == ["differs"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"batch.parquet", "replay.json"}
+
+
+def shown(old: Any, new: Any) -> str:
+    text = difference_text(Difference("generate", "response", "s", None, old, new), "in A", "in B")
+    return text.removeprefix("stage generate, sample s, response: ")
+
+
+def test_of_long_values_the_part_is_shown_in_which_they_differ() -> None:
+    """Texts of 100 x, 1 or 2, 100 y: twenty characters before the first that differs, forty from it on."""
+    old, new = ("x" * 100 + digit + "y" * 100 for digit in "12")
+    x, y = "x" * 20, "y" * 39
+    assert shown(old, new) == f"...{x}1{y}... in A, ...{x}2{y}... in B"
+    assert shown("x" * 100, "x" * 101) == f"...{x} in A, ...{x}x in B"
+    assert shown("a" + "x" * 99, "b" + "x" * 99) == f"a{'x' * 59}... in A, b{'x' * 59}... in B"
+    assert shown(list(range(100)), [*range(99), -1]).count("98, 99] in A") == 1
+    assert shown("short", None) == "short in A, null in B"
+    assert shown("two\nlines", "two lines ") == "'two\\nlines' in A, 'two lines ' in B"
+    assert shown("", "漢字") == "'' in A, 漢字 in B"
+    assert shown(0.5, 1 / 3) == "0.5 in A, 0.3333333333333333 in B"
+
+
+def test_what_options_change_is_apart_from_what_differs_without_them(tmp_path: Path) -> None:
+    """Scores were changed by hand, and the option counts from the advantages on."""
+    url, _ = run_of(tmp_path)
+    store = RunStore(url)
+    Replay(url, 0, out=str(tmp_path / "out")).run()  # what this configuration really gives
+    for name in ("reward", "batch"):
+        store.write_bytes(f"steps/000000/{name}.parquet", (tmp_path / f"out/{name}.parquet").read_bytes())
+    changes = ["disable_grpo_std_normalization=true"]
+    report = Replay(url, 0, changes=changes).run()
+    assert (report.reached, report.first) == ("advantage", None)
+    assert report.first_change is not None
+    lines = list(replay_lines(report))
+    assert [line.split(":")[0] for line in lines if line.startswith("First")] == ["First change"]
+
+    table = store.read_table("steps/000000/reward.parquet")
+    scores = pa.array([5.0] * table.num_rows, pa.float32())
+    place = table.schema.get_field_index("reward")
+    store.write_table("steps/000000/reward.parquet", table.set_column(place, table.schema.field("reward"), scores))
+    report = Replay(url, 0, changes=changes).run()
+    assert report.first is not None
+    assert (report.first.stage, report.first.old) == ("reward", 5.0)
+    assert report.first_change is not None
+    assert report.first_change.stage == "advantage"
+    lines = list(replay_lines(report))
+    first = next(place for place, line in enumerate(lines) if line.startswith("First difference: stage reward"))
+    assert lines[first + 1].startswith("The options that were set count from stage advantage on")
+    assert lines[first + 2].startswith("First change: stage advantage")
+    assert any(line.startswith("reward     DIFFERS") for line in lines)
+    assert report.to_json()["first_change"]["stage"] == "advantage"
+
+
+def test_a_step_that_is_not_finished_is_said_to_be_so_with_what_to_do(tmp_path: Path) -> None:
+    url, _ = run_of(tmp_path)
+    store = RunStore(url)
+    report = Replay(url, 0).run()
+    assert any("step 0 is not finished" in note and f"--run-dir {url} goes on" in note for note in report.notes)
+    store.delete("steps/000000/rollout.parquet")
+    with pytest.raises(UserError, match=r"no rollout.parquet of step 0, which is not finished. Let the run finish it"):
+        Replay(url, 0).run()
 
 
 def test_rewards_are_compared_by_sample() -> None:

@@ -13,7 +13,7 @@ import pytest
 from data.errors import UserError
 from relax_core.rewards import parts, registry
 from relax_core.rewards.calls import Call, Scorer
-from relax_core.rewards.messages import Failed, Lost, Result, Task
+from relax_core.rewards.messages import Failed, Lost, Result, Task, Tell
 from relax_core.rewards.outcome import Outcome
 from relax_core.rewards.pool import RewardPool
 from relax_core.rewards.types import UNDECIDED, RewardInput, RewardSpec
@@ -28,7 +28,7 @@ class FakePool:
     def __init__(self, *results: Result) -> None:
         self.results, self.tasks, self.seconds = list(results), [], []  # type: ignore[var-annotated]
 
-    def run(self, tasks: Sequence[Task], seconds: Sequence[float], until_failed: bool) -> list[Result]:
+    def run(self, tasks: Sequence[Task], seconds: Sequence[float], until_failed: bool, tell: Tell) -> list[Result]:
         self.tasks += tasks
         self.seconds += seconds
         return [self.results.pop(0) for _ in tasks]

@@ -79,16 +79,32 @@ def test_a_service_that_is_away_for_a_while_is_asked_again(service: Service, wai
     assert all(least <= wait < least + 1 for wait, least in zip(waits, [1, 2, 4, 8, 16, 30, 30], strict=True))
 
 
-def test_what_is_no_json_is_asked_for_again(service: Service, waits: list[float], monkeypatch: Any) -> None:
-    real, tried = remote.json.loads, []
+@pytest.fixture
+def pages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Texts that are read in place of the service's next answers."""
+    real, texts = remote.json.loads, list[str]()
 
     def loads(text: str) -> Any:
-        tried.append(text)
-        return real("<html>" if len(tried) == 1 else text)
+        return real(texts.pop(0) if texts else text)
 
     monkeypatch.setattr(remote, "json", type("json", (), {"loads": staticmethod(loads)}))
+    return texts
+
+
+def test_what_is_no_json_is_asked_for_once_more(service: Service, waits: list[float], pages: list[str]) -> None:
+    pages += ["<html>"]
     assert scored(service, [(200, 1)])["reward"].to_pylist() == [1]
-    assert len(tried) == 2
+    assert len(service.calls) == 2
+    pages += ["<html>"] * 9
+    with pytest.raises(UserError, match=r"answers sample 000000-0000-000 with no JSON.*Is --rm-url its address"):
+        scored(service, [(200, 1)])
+    assert len(service.calls) == 4
+
+
+def test_a_page_between_failures_counts_on_its_own(service: Service, waits: list[float], pages: list[str]) -> None:
+    pages += ["<html>"]
+    assert scored(service, [(503, "busy"), (200, 1), (503, "busy"), (200, 1)])["reward"].to_pylist() == [1]
+    assert len(service.calls) == 4
 
 
 @pytest.mark.parametrize(("policy", "score"), [("fail", None), ("zero", 0.0), ("no_score", None)])

@@ -185,6 +185,19 @@ def test_a_function_may_report_another_raw_reward(custom):
     assert rewards["raw_reward"].to_pylist() == [7.0]
 
 
+def test_rows_of_several_builtin_rewards_need_no_key_or_one_that_some_of_them_have():
+    """dapo has score and acc, code score and passed, math is a number."""
+    rows = rollout(
+        {"response": "Answer: 4", "label": "4", "metadata": {"rm_type": "dapo"}},
+        {"response": "4", "label": "4", "metadata": {"rm_type": "exact_number"}},
+        {"response": "no program", "label": [{"input": "1", "output": "2"}], "metadata": {"rm_type": "code"}},
+    )
+    for key in (None, "acc", "score"):
+        rewards = score_table(rows, settings(rm_type=None, reward_key=key))
+        assert rewards["reward"].to_pylist() == [1, 1, 0], key
+        assert set(rewards["outcome"].to_pylist()) == {"scored"}
+
+
 def test_a_builtin_number_needs_no_reward_key():
     rewards = score_table(rollout({"response": "4", "label": 4}), settings(rm_type="exact_number", reward_key="score"))
     assert rewards["reward"].to_pylist() == [1.0]

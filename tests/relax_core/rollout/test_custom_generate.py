@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from relax_core.config.sections import RelaxConfig
 from relax_core.engines.errors import EngineUnavailable
 from relax_core.rollout.custom import custom_answer, engine
 from relax_core.rollout.generate import Generated, generate
-from relax_core.rollout.requests import SampleRequest, group_requests
+from relax_core.rollout.requests import Progress, SampleRequest, group_requests
 from relax_core.rollout.sampling import Sampling
 from relax_core.rollout.table import rollout_table
 
@@ -40,6 +40,7 @@ class Engine:
 
     url: str = "memory"
     dead: bool = False
+    versions: list[str] = field(default_factory=list)
     asked: list[tuple[list[int], dict[str, Any], str]] = field(default_factory=list)
     in_flight: int = 0
     most: int = 0
@@ -55,7 +56,11 @@ class Engine:
         count = min(3, sampling_params["max_new_tokens"])
         ids = np.full(count, ord("x"), np.int32)
         reason = {"type": "stop" if count == 3 else "length"}
-        return _Completion(ids, np.full(count, -0.5, np.float32), reason)
+        versions = (self.versions.pop(0),) if self.versions else ("2.ab",)
+        return _Completion(ids, np.full(count, -0.5, np.float32), reason, versions)
+
+    async def abort(self, rid: str) -> None:
+        raise AssertionError("nothing is cut here")
 
 
 @dataclass
@@ -65,6 +70,7 @@ class _Completion:
     finish_reason: dict[str, Any]
     weight_versions: tuple[str, ...] = ("2.ab",)
     cached_tokens: int = 1
+    spans: tuple[tuple[str, int, int], ...] = ()
 
 
 def requests(samples: int = 1, text: str = "hi") -> list[SampleRequest]:
@@ -79,11 +85,12 @@ def run(
     """The samples of one prompt through the function ``make`` of this text."""
     file = tmp_path / "mine.py"
     file.write_text("from relax_core.rollout.custom import engine\n" + text)
-    evaluation = options.pop("evaluation", False)
+    evaluation, progress = options.pop("evaluation", False), options.pop("progress", None)
     config = with_options(RelaxConfig(), {"custom_args": {"turns": 2}, **options})
     answer = custom_answer(f"{file}:make", config, Tokenizer(), context=context, longest=10, evaluation=evaluation)
     sampling = Sampling(temperature=0.5, max_new_tokens=10)
-    return asyncio.run(generate(requests(samples), engines, sampling, context=context, concurrency=2, answer=answer))
+    wanted = [replace(request, progress=progress) for request in requests(samples)]
+    return asyncio.run(generate(wanted, engines, sampling, context=context, concurrency=2, answer=answer))
 
 
 ONE_TURN = "async def make(args, sample, params):\n    sample.append(await engine().generate(sample.tokens, params))\n"
@@ -129,6 +136,43 @@ def test_several_turns_train_what_was_generated_and_nothing_else(tmp_path: Path)
     assert [json.loads(text)["deep"]["list"] for text in table["metadata"].to_pylist()] == [[1, 0], [1, 1]]
     assert table["remove_sample"].to_pylist() == [False, True]
     assert len({rid for _, _, rid in used.asked}) == 4
+
+
+def test_tokens_of_turns_know_their_weights_and_context_has_none(tmp_path: Path) -> None:
+    used = Engine(versions=["2", "3.ab"])
+    [made] = run(tmp_path, TWO_TURNS, [used])
+    assert made.token_versions.tolist() == [2, 2, 2, -1, -1, 3, 3, 3]
+    assert made.weight_versions == (2, 3)
+
+
+def test_tokens_that_a_function_sets_itself_may_be_as_old_as_the_oldest_weights_that_it_asked(tmp_path: Path) -> None:
+    text = """
+async def make(args, sample, params):
+    for _ in range(2):
+        response = await engine().generate(sample.tokens, params)
+        sample.tokens = [*sample.tokens, *map(int, response.output_ids), 7]
+        sample.response_length += 4
+    sample.loss_mask, sample.rollout_log_probs = [1, 1, 1, 0] * 2, [-0.5] * 8
+    return sample
+"""
+    [made] = run(tmp_path, text, [Engine(versions=["3", "2"])])
+    assert made.token_versions.tolist() == [2, 2, 2, -1] * 2
+    assert made.weight_versions == (3, 2)
+
+
+def test_a_function_gets_what_an_earlier_step_made_and_goes_on(tmp_path: Path) -> None:
+    # 4 tokens exist, one of them context: 6 of 10 are left, the engine makes 3.
+    ids, mask = np.array([120, 120, 63, 120], np.int32), np.array([1, 1, 0, 1], np.uint8)
+    progress = Progress(ids, np.full(4, -0.25, np.float32), np.array([1, 1, -1, 1], np.int32), mask, 1, 0)
+    used = Engine()
+    [made] = run(tmp_path, ONE_TURN + "    return sample\n", [used], progress=progress)
+    [(asked, params, _)] = used.asked
+    assert (asked, params["max_new_tokens"]) == ([*map(ord, "hi"), *ids.tolist()], 6)
+    assert made.output_ids.tolist() == [*ids.tolist(), 120, 120, 120]
+    assert made.loss_mask.tolist() == [1, 1, 0, 1, 1, 1, 1]
+    assert made.token_versions.tolist() == [1, 1, -1, 1, 2, 2, 2]
+    assert made.log_probs.tolist() == [-0.25, -0.25, 0, -0.25, -0.5, -0.5, -0.5]
+    assert (made.weight_versions, made.abort_count, made.status) == ((1, 2), 1, "completed")
 
 
 def test_the_budget_of_a_turn_is_what_the_response_and_the_context_have_left(tmp_path: Path) -> None:

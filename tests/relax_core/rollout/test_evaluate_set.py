@@ -26,11 +26,11 @@ class RecordingEngine(FakeEngine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[dict] = []
+        self.sampling: list[dict] = []
         self.hold = lambda: False
 
     async def _generate(self, request):
-        self.asked.append((await request.json())["sampling_params"])
+        self.sampling.append((await request.json())["sampling_params"])
         until = time.monotonic() + 60
         while self.hold():
             assert time.monotonic() < until
@@ -94,8 +94,8 @@ def test_what_a_set_says_of_sampling_is_asked_of_the_engine(tokenizer, engine, p
     # the options of the rollout are none of an evaluation's business once its set is complete
     config = RelaxConfig.model_validate({"rollout": {"rollout_temperature": 0.9, "rollout_stop": ["no"]}})
     evaluate_set(eval_set(**fields), prompts, [engine.url], config, step=-1, tokenizer=tokenizer)
-    assert len(engine.asked) == 8
-    for params in engine.asked:
+    assert len(engine.sampling) == 8
+    for params in engine.sampling:
         assert {name: params.get(name) for name in asked} == asked
         assert params["temperature"] != 0.9
         assert params["stop"] != ["no"]
@@ -105,7 +105,7 @@ def test_the_context_of_a_set_bounds_prompt_and_response(tokenizer, engine, prom
     longest = int(prompts.tokens.lengths.max())
     wide = eval_set(max_response_len=50, max_context_len=longest + 3)
     evaluate_set(wide, prompts, [engine.url], RelaxConfig(), step=-1, tokenizer=tokenizer)
-    assert min(params["max_new_tokens"] for params in engine.asked) == 3
+    assert min(params["max_new_tokens"] for params in engine.sampling) == 3
 
 
 @pytest.mark.parametrize("samples", [1, 3])
@@ -144,7 +144,7 @@ def test_samples_of_a_set_are_scored_once_each_while_others_are_generated(tokeni
     def called() -> list[str]:
         return log.read_text().split() if log.exists() else []
 
-    engine.hold = lambda: len(engine.asked) == 8 and len(called()) < 3
+    engine.hold = lambda: len(engine.sampling) == 8 and len(called()) < 3
     one = eval_set(custom_rm_path=f"{tmp_path}/own.py:reward")
     table, _ = evaluate_set(one, prompts, [engine.url], RelaxConfig(), step=-1, tokenizer=tokenizer)
     assert sorted(called()) == sorted(table["sample_id"].to_pylist())

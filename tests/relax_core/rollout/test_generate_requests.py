@@ -42,6 +42,7 @@ class MemoryEngine:
     behave: Callable[["MemoryEngine"], Awaitable[None]] | None = None
     finish_reason: str = "stop"
     weight_versions: tuple[str, ...] = ("3",)
+    spans: tuple[tuple[str, int, int], ...] = ()
 
     def __post_init__(self) -> None:
         self.calls: list[tuple[list[int], dict[str, Any], str]] = []
@@ -64,8 +65,11 @@ class MemoryEngine:
             finish_reason={"type": self.finish_reason},
             weight_versions=self.weight_versions,
             cached_tokens=1,
-            prompt_tokens=len(input_ids),
+            spans=self.spans,
         )
+
+    async def abort(self, rid: str) -> None:
+        raise AssertionError("nothing is cut here")
 
 
 def check(requests: list[SampleRequest], results: list[Generated]) -> None:
@@ -221,9 +225,17 @@ def test_a_request_aborted_in_the_queue_was_made_by_no_weights(monkeypatch: pyte
 
 
 def test_weights_that_change_during_a_response_are_all_recorded():
-    engine = MemoryEngine("e", weight_versions=("3", "4"))
+    engine = MemoryEngine("e", weight_versions=("3", "4"), spans=(("3", 0, 1), ("4", 1, 3)))
     (result,) = asyncio.run(generate(make_requests(1), [engine], SAMPLING, concurrency=1))
     assert result.weight_versions == (3, 4)
+    assert result.token_versions.tolist() == [3, 4, 4]
+
+
+@pytest.mark.parametrize("spans", [(), (("3", 0, 1), ("4", 1, 2))])
+def test_tokens_whose_weights_are_not_said_are_an_error(spans):
+    engine = MemoryEngine("e", weight_versions=("3", "4"), spans=spans)
+    with pytest.raises(UserError, match="weight"):
+        asyncio.run(generate(make_requests(1), [engine], SAMPLING, concurrency=1))
 
 
 def test_a_refused_request_names_its_sample_and_is_not_asked_again():

@@ -94,6 +94,11 @@ def test_samples_have_the_values_of_their_rows_and_their_scores() -> None:
     assert (first.label, first.metadata, first.loss_mask) == ({"a": 1}, {"m": 1}, [1, 1])
     assert first.rollout_log_probs == pytest.approx([-1.0, -0.8])
     assert samples[1].status is Sample.Status.TRUNCATED
+    rollout, reward = tables()
+    assert samples_of(rollout.drop_columns("token_versions"), reward) == samples  # of a file of version 1
+    versions = pa.array([[3, -1], [3], [3, 4, 4], []], pa.list_(pa.int32()))
+    rollout = rollout.set_column(ROLLOUT.get_field_index("token_versions"), "token_versions", versions)
+    assert [sample.token_versions for sample in samples_of(rollout, reward)] == versions.to_pylist()
 
 
 # --rollout-data-postprocess-path
@@ -123,6 +128,8 @@ def test_loss_masks_and_removed_samples_are_taken_over_into_the_batch(given: Any
     assert changed["remove_sample"].to_pylist() == [False, True, False, False]
     same = [name for name in ROLLOUT.names if name not in ("loss_mask", "remove_sample")]
     assert changed.select(same).equals(rollout.select(same))
+    old = rollout.drop_columns("token_versions")  # as a file of version 1 is read
+    assert post_processed(old, reward, config).equals(changed)
     batch, _ = training_batch(changed, reward, config)
     assert batch["loss_mask"].to_pylist() == [[1, 1], [0], [0, 0, 0], []]  # removed: not trained on
     # and it counts in its group: scores 1 and 0, mean 0.5

@@ -36,6 +36,7 @@ def result(
     reason: str = "stop",
     versions: tuple[int, ...] = (4,),
     label: str | None = "7",
+    by_token: list[int] | None = None,
 ) -> Generated:
     prompt = Prompt("00000009", "two plus", np.array([5, 6, 7], np.int32), label, {"rm_type": "gsm8k", "名": 1})
     request = SampleRequest(
@@ -49,6 +50,8 @@ def result(
         reason,
         versions,
         cached_tokens=2,
+        token_versions=None if by_token is None else np.array(by_token, np.int32),
+        abort_count=int(status == "aborted"),
     )
 
 
@@ -82,6 +85,7 @@ def test_hand_case():
         "label": "7",
         "loss_mask": [1, 1, 1],
         "weight_versions": [4],
+        "token_versions": [4, 4, 4],
         "status": "completed",
         "finish_reason": "stop",
         "remove_sample": False,
@@ -102,13 +106,33 @@ def test_another_weight_version_is_an_error_naming_the_sample():
     with pytest.raises(UserError, match=r"000004-0002-000 was made by weights of version 4.*needs version 5"):
         rollout_table([result(0, [1])], step=5, version=5, tokenizer=Letters())
     assert rollout_table([result(0, [1])], step=5, version=None, tokenizer=Letters()).num_rows == 1
+    mixed = result(0, [1, 2], versions=(3, 4), by_token=[3, 4])
     with pytest.raises(UserError, match="version 3, 4"):
-        rollout_table([result(0, [1, 2], versions=(3, 4))], step=4, version=4, tokenizer=Letters())
+        rollout_table([mixed], step=4, version=4, tokenizer=Letters())
 
 
 def test_versions_are_kept_in_their_order():
-    table = rollout_table([result(0, [1, 2], versions=(3, 4))], step=4, version=None, tokenizer=Letters())
+    mixed = result(0, [1, 2, 2], versions=(3, 4), by_token=[3, -1, 4])
+    table = rollout_table([mixed], step=4, version=None, tokenizer=Letters())
     assert table["weight_versions"].to_pylist() == [[3, 4]]
+    assert table["token_versions"].to_pylist() == [[3, -1, 4]]
+
+
+def test_a_token_of_weights_that_are_too_old_is_an_error_naming_the_sample():
+    # Version -1 is a token that no engine made: it has no age.
+    mixed = result(1, [1, 2, 2], versions=(3, 4), by_token=[3, -1, 4])
+    assert rollout_table([mixed], step=5, version=None, oldest=3, tokenizer=Letters()).num_rows == 1
+    with pytest.raises(UserError, match=r"000004-0002-001 has tokens of weights of version 3.*none older than .* 4"):
+        rollout_table([result(0, [1]), mixed], step=5, version=None, oldest=4, tokenizer=Letters())
+    nothing = result(0, [], versions=())
+    assert rollout_table([nothing], step=5, version=None, oldest=4, tokenizer=Letters()).num_rows == 1
+
+
+def test_parts_of_a_response_that_differ_in_length_make_no_result():
+    with pytest.raises(ValueError, match="differ in length"):
+        result(0, [1, 2], by_token=[4])
+    with pytest.raises(ValueError, match="several weight versions"):
+        result(0, [1, 2], versions=(3, 4))
 
 
 def test_no_results_give_an_empty_table():

@@ -7,9 +7,9 @@ import pytest
 
 from data.errors import UserError
 from relax_core.rewards.calls import Call, Scorer
-from relax_core.rewards.kept import Kept
-from relax_core.rewards.messages import Failed, Result, Task
+from relax_core.rewards.messages import Failed, Result, Task, Tell
 from relax_core.rewards.outcome import Outcome
+from relax_core.rewards.scored import ScoredCalls
 from relax_core.rewards.types import RewardInput, RewardSpec
 from relax_core.run.asking import TRIES, asking
 
@@ -72,16 +72,21 @@ def test_what_had_its_outcome_is_not_called_again() -> None:
             self.tasks: list[str] = []
             self.fails = True
 
-        def run(self, tasks: list[Task], seconds: Any, until_failed: bool) -> list[Result]:
+        def run(self, tasks: list[Task], seconds: Any, until_failed: bool, tell: Tell) -> list[Result]:
             asked = [task.samples[0].sample_id for task in tasks]
             self.tasks += asked
             fails, self.fails = self.fails, False
-            return [Failed("No.", "", "") if fails and name == "s-6" else [Outcome(2.0)] for name in asked]
+            results: list[Result] = [
+                Failed("No.", "", "") if fails and name == "s-6" else [Outcome(2.0)] for name in asked
+            ]
+            for place, result in enumerate(results):
+                tell(place, result)
+            return results
 
     judged = RewardSpec("judge", judge, True, "", "")
     slow = RewardSpec("slow", lambda sample: 2.0, False, "", "", isolated=True)
     quick = RewardSpec("quick", lambda sample: 3.0, False, "", "")
-    kept, pool = Kept(), FakePool()
+    kept, pool = ScoredCalls(), FakePool()
     scorer: Any = Scorer(concurrency=1, pool=lambda: pool, kept=kept)  # type: ignore[arg-type, return-value]
 
     def calls() -> list[Call]:
@@ -104,7 +109,7 @@ def test_what_had_its_outcome_is_not_called_again() -> None:
 
 def test_a_failed_outcome_is_not_kept_and_content_tells_calls_apart() -> None:
     spec = SimpleNamespace(name="judge")
-    kept = Kept()
+    kept = ScoredCalls()
     first = Call(spec, (sample(0),))  # type: ignore[arg-type]
     assert kept.find(first) is None
     kept.keep(first, [Outcome(kind="failed")])
@@ -113,6 +118,6 @@ def test_a_failed_outcome_is_not_kept_and_content_tells_calls_apart() -> None:
     assert kept.find(Call(spec, (sample(0),))) == [Outcome(1.0)]  # type: ignore[arg-type]
     assert kept.find(Call(spec, (sample(0),), key="verdict")) is None  # type: ignore[arg-type]
     assert kept.find(Call(spec, (sample(1),))) is None  # type: ignore[arg-type]
-    other = Kept()
+    other = ScoredCalls()
     other.take(kept)
     assert other.find(Call(spec, (sample(0),))) == [Outcome(1.0)]  # type: ignore[arg-type]

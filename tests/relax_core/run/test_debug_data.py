@@ -23,6 +23,7 @@ from relax_core.run.debug_data import (
     recorded_hash,
     save_debug_data,
     save_debug_evaluation,
+    saved_place,
     write_samples,
 )
 from relax_core.run.records import StageRecord
@@ -89,6 +90,34 @@ def test_the_samples_of_a_step(folder: str, run: Any, tmp_path: Path) -> None:
     assert (written["rollout_id"], written["rank"]) == (4, 0)
     assert written["samples"][0]["advantages"] == [0.5]
     assert written["samples"][0]["tokens"] == [1, 2, 3]
+
+
+def test_a_copy_is_a_table_unless_its_path_ends_as_those_for_torch(run: Any, tmp_path: Path) -> None:
+    assert [saved_place(f"a/{{rollout_id}}{end}", 7) for end in ("", ".parquet", ".pt", ".pth", ".pkl")] == [
+        "a/7.parquet",
+        "a/7.parquet",
+        "a/7.pt",
+        "a/7.pth",
+        "a/7.pkl.parquet",
+    ]
+    template = str(tmp_path / "r{rollout_id}")
+    run.config = config(save_debug_rollout_data=template, save_debug_train_data=str(tmp_path / "t{rollout_id}"))
+    save_debug_data(run, 4, *run.records)
+    assert RunStore(str(tmp_path)).read_table("t4.parquet").equals(run.tables["batch"])
+    recorded = read_recorded(config(load_debug_rollout_data=template), 4)  # the same path reads it
+    assert recorded.rollout.equals(run.tables["rollout"])
+    os.rename(tmp_path / "r4.parquet", tmp_path / "r4.pt")  # the content says what it is
+    again = read_recorded(config(load_debug_rollout_data=str(tmp_path / "r{rollout_id}.pt")), 4)
+    assert again.rollout.equals(run.tables["rollout"])
+
+
+def test_another_table_is_told(run: Any, tmp_path: Path) -> None:
+    columns = ["sample_id", "reward"]
+    RunStore(str(tmp_path)).write_table("scores.parquet", run.tables["reward"].select(columns))
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "run/rollout.parquet").read_bytes()[:-100])
+    for name in ("scores", "cut"):
+        with pytest.raises(UserError, match=rf"--load-debug-rollout-data: .*/{name}\.parquet is no table of recorded"):
+            read_recorded(config(load_debug_rollout_data=str(tmp_path / f"{name}.parquet")), 0)
 
 
 def test_details_hold_the_tokenizer_too(run: Any, tmp_path: Path) -> None:
@@ -185,17 +214,55 @@ def test_a_share_of_a_rollout_table_and_of_samples_is_the_same(run: Any, tmp_pat
 
 
 class Bomb:
-    """Would run code when it is unpickled."""
+    """Runs code when it is unpickled."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.reduced = function, arguments
 
     def __reduce__(self) -> Any:
-        return (Path("boom").touch, ())
+        return self.reduced
 
 
-def test_a_file_that_would_run_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+BOMBS = {
+    "shell": Bomb(os.system, "touch boom"),
+    "method": Bomb(Path("boom").touch),
+    "eval": Bomb(eval, "open('boom', 'w')"),
+    "import": Bomb(getattr, Bomb(__import__, "pathlib"), "Path"),
+    "nested": {"tokens": [1, (2, Bomb(os.system, "touch boom"))]},
+    "in an array": np.array([Bomb(os.system, "touch boom")], object),
+    "key": {Bomb(os.mkdir, "boom"): 1},
+}
+
+
+@pytest.mark.parametrize("how", ["torch", "torch before 1.6", "pickle"])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_file_that_would_run_code_is_refused_and_none_of_it_runs(
+    bomb: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"rollout_id": 0, "samples": [{**SAMPLE, "metadata": BOMBS[bomb]}]}
     monkeypatch.chdir(tmp_path)
-    torch.save({"samples": [Bomb()]}, tmp_path / "a.pt")
-    with pytest.raises(UserError, match="is no file of plain values"):
+    if how == "pickle":
+        Path("a.pt").write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, "a.pt", _use_new_zipfile_serialization=how == "torch")
+    with pytest.raises(UserError, match="is no file of plain values") as raised:
         read_recorded(config(load_debug_rollout_data="a.pt"), 0)
+    assert os.listdir() == ["a.pt"]
+    assert "--load-debug-rollout-data: a.pt" in raised.value.problem
+    assert "write its samples anew" in raised.value.fix
+
+
+def test_a_table_that_names_python_code_runs_none(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of an extension type that old versions of pyarrow unpickled."""
+    monkeypatch.chdir(tmp_path)
+    table = run.tables["rollout"]
+    payload = pickle.dumps(Bomb(os.system, "touch boom"))
+    field = table.schema.field("seed").with_metadata(
+        {"ARROW:extension:name": "arrow.py_extension_type", "ARROW:extension:metadata": payload}
+    )
+    place = table.schema.get_field_index("seed")
+    RunStore(".").write_table("a.parquet", table.set_column(place, field, table["seed"]))
+    assert read_recorded(config(load_debug_rollout_data="a.parquet"), 0).rollout["seed"].equals(table["seed"])
     assert not Path("boom").exists()
 
 

@@ -36,6 +36,7 @@ def tables(step: int = 3) -> tuple[pa.Table, pa.Table]:
         "loss_mask": Ragged.from_lengths(np.array([1, 1, 0, 1, 0, 1], np.uint8), lengths),
         "rollout_log_probs": Ragged.from_lengths(np.array([-0.1, -0.2, -3, -4, -5, -6], np.float32), lengths),
         "weight_versions": [[3], [3], [], [3]],
+        "token_versions": [[3], [3, -1], [], None],
         "status": ["completed", "truncated", "aborted", "completed"],
         "finish_reason": ["stop", "length", "abort", "stop"],
         "remove_sample": [False, False, False, True],
@@ -60,6 +61,9 @@ def test_what_is_written_is_read_back_equal() -> None:
     again = rollout_table_of(samples, step=3, group_size=9)
     assert again.equals(rollout)
     assert reward_table_of(samples, again, None).equals(reward)
+    # A file of version 1 has no token_versions: null.
+    old = rollout_samples(rollout.drop_columns("token_versions"), reward)
+    assert rollout_table_of(old, step=3, group_size=9)["token_versions"].null_count == 4
 
 
 def test_a_sample_has_the_names_and_values_that_slime_reads() -> None:

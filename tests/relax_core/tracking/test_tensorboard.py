@@ -52,6 +52,7 @@ def test_names_and_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     variables.write_text(f"env_vars: {{TENSORBOARD_DIR: {tmp_path}/file}}\n")
     assert open_board(config(env_file=str(variables)), "run", 0).folder == f"{tmp_path}/file/run"
     assert open_board(RelaxConfig(), "run", 0) is None
+    assert open_board(config(load_debug_rollout_data="dump"), "run", 0) is None  # steps of another run
 
 
 def test_a_missing_package_is_an_error_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import ray
 from training_batches import batches, write_batches
@@ -13,8 +14,9 @@ from data.errors import UserError
 from data.store import RunStore, TableRef
 from relax_core.cluster.actors import NAMESPACE, kill, result
 from relax_core.config.sections import RelaxConfig
+from relax_core.run.transport.ray_objects import RayTransport
 from relax_core.training.actor import start_trainer
-from relax_core.training.errors import StaleDriver, VersionMismatch
+from relax_core.training.errors import SliceRefused, StaleDriver, VersionMismatch
 
 pytestmark = [pytest.mark.ray, pytest.mark.megatron, pytest.mark.usefixtures("ray_head")]
 NAME = "actor-test.trainer"
@@ -27,6 +29,7 @@ def config(tiny_model: Path) -> Iterator[RelaxConfig]:
     config.cluster.resource = {"actor": (1, 2), "rollout": (1, 1)}
     config.cluster.distributed_timeout_minutes = 1
     config.rollout.num_rollout = 4
+    config.batch.global_batch_size = 8
     config.training.train_env_vars = {"RELAX_TEST_TRAINER": "yes"}
     yield config
     for rank in range(2):
@@ -78,10 +81,27 @@ def test_one_call_drives_all_ranks_through_their_lives(
         call(trainer, "attach", first)
     assert call(trainer, "status")["version"] == 1
 
+    # Slices ahead of their batch, as rows and as what every rank opens itself.
+    rows = store.read_table(refs[1])
+    place, transport = rows.schema.get_field_index("slice"), RayTransport()
+    numbered = rows.set_column(place, rows.schema.field(place), pa.array([0] * 4 + [1] * 4, pa.int32()))
+    slices = [rows[:4], transport.put(1, 1, rows[4:])]
+    with pytest.raises(StaleDriver):
+        call(again, "accumulate", first, 1, slices[0], 0, "w1")
+    with pytest.raises(VersionMismatch):
+        call(again, "accumulate", second, 0, slices[0], 0, "w1")
+    for number, part in enumerate(slices):
+        assert call(again, "accumulate", second, 1, part, number, "w1")["accumulated"] == number + 1
+    with pytest.raises(SliceRefused):
+        call(again, "accumulate", second, 1, slices[0], 5, "w1")
+    assert not call(again, "status")["dirty"]
+    sliced = store.write_table("sliced.parquet", numbered)
+    assert call(again, "train", second, 1, 2, sliced, store.url, "w2")["streamed"] == 2
+
     # A rank dies: the call that needs it ends, and the next start replaces the group.
     ray.kill(ray.get_actor(f"{NAME}-rank-1", namespace=NAMESPACE))
     with pytest.raises(UserError):
-        call(again, "train", second, 1, 2, refs[1], store.url, "w2")
+        call(again, "train", second, 2, 3, refs[2], store.url, "w3")
     assert call(again, "status")["dirty"]
     replaced = start_trainer(config, NAME, timeout=120)
     assert replaced != trainer

@@ -4,11 +4,13 @@ from typing import Any
 import pytest
 from rule_cases import Case, check_case, check_names, problems_of
 
+from relax_core.config.rules import asynchronous
 from relax_core.config.rules.asynchronous import RULES
 
 ALL = dict.fromkeys(("actor", "rollout", "advantages", "reference", "actor_fwd"), (1, 1))
 # two updates a step, so that nothing is on-policy
 ASYNC: dict[str, Any] = {"fully_async": True, "resource": ALL, "global_batch_size": 16}
+QUEUE: dict[str, Any] = {**ASYNC, "data_transport": "transfer_queue"}
 KL: dict[str, Any] = {"use_kl_loss": True, "kl_loss_coef": 0.1}
 
 
@@ -91,6 +93,30 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "ahead-of-whom",
+        Case(
+            {"max_staleness": 1},
+            "--max-staleness 1: has no effect without --fully-async",
+            {**ASYNC, "max_staleness": 1},
+        ),
+    ),
+    (
+        "kept-weights-made-the-samples",
+        Case(
+            {"update_weights_interval": 2},
+            "--update-weights-interval 2: lets engines generate with weights that the trainer has left behind",
+            {"update_weights_interval": 2, "use_rollout_logprobs": True},
+        ),
+    ),
+    (
+        "kept-weights-made-the-samples",
+        Case(
+            {"update_weights_interval": 2},
+            "Add --use-rollout-logprobs or --use-tis",
+            {"update_weights_interval": 2, "use_tis": True},
+        ),
+    ),
+    (
         "slices-of-an-async-batch",
         Case(
             {"num_iters_per_train_update": 2},
@@ -116,12 +142,60 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "the-queue-is-installed",
+        Case(
+            QUEUE,
+            "--data-transport transfer_queue: needs the package TransferQueue, which is not installed. pip install"
+            " 'relax-rl[queue]', or leave this out.",
+            ASYNC,
+        ),
+    ),
+    (
+        "slices-are-carried",
+        Case(
+            {"data_transport": "transfer_queue"},
+            "--data-transport transfer_queue: has no effect without --fully-async.",
+            QUEUE,
+        ),
+    ),
+    (
+        "a-queue-is-used",
+        Case(
+            {"num_data_storage_units": 2},
+            "--num-data-storage-units 2: has no effect without --data-transport transfer_queue.",
+            {**QUEUE, "num_data_storage_units": 2, "polling_mode": False},
+        ),
+    ),
+    (
+        "a-queue-is-used",
+        Case(
+            {"polling_mode": False},
+            "--polling-mode false: has no effect without --data-transport transfer_queue.",
+            {"polling_mode": True},
+        ),
+    ),
+    (
+        "fetching-from-a-queue",
+        Case(
+            {"per_rank_fetch": True},
+            "--per-rank-fetch: has no effect without --data-transport transfer_queue: every rank reads from shared"
+            " memory anyway.",
+            {**QUEUE, "per_rank_fetch": True},
+        ),
+    ),
+    (
         "fetching-has-enough-sources",
         Case(
-            {"per_rank_fetch": True, "tensor_model_parallel_size": 2, "resource": {"actor": (1, 2), "rollout": (1, 1)}},
+            {
+                "data_transport": "transfer_queue",
+                "per_rank_fetch": True,
+                "tensor_model_parallel_size": 2,
+                "resource": {"actor": (1, 2), "rollout": (1, 1)},
+            },
             "--num-data-storage-units 1: is fewer than the 2 tensor-parallel ranks that read at the same time with"
             " --per-rank-fetch. Make it 2 or more.",
-            {"per_rank_fetch": True, "tensor_model_parallel_size": 2, "num_data_storage_units": 2},
+            # in shared memory all ranks read the same place
+            {"per_rank_fetch": True, "tensor_model_parallel_size": 2},
         ),
     ),
     (
@@ -149,6 +223,13 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TransferQueue is installed but where that is asked."""
+    there = None if "the-queue-is-installed" in request.node.name else object()
+    monkeypatch.setattr(asynchronous, "find_spec", lambda name: there)
 
 
 def test_every_rule_has_a_case() -> None:

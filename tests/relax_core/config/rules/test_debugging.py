@@ -32,8 +32,8 @@ CASES: list[tuple[str, Case]] = [
                 "save_debug_train_data": "b/{rollout_id}",
             },
             {
-                "save_debug_rollout_data": "dump/rollout_data/{rollout_id}.pt",
-                "save_debug_train_data": "dump/train_data/{rollout_id}_{rank}.pt",
+                "save_debug_rollout_data": "dump/rollout_data/{rollout_id}.parquet",
+                "save_debug_train_data": "dump/train_data/{rollout_id}_{rank}.parquet",
             },
         ),
     ),
@@ -100,6 +100,15 @@ CASES: list[tuple[str, Case]] = [
             "--save-debug-rollout-data dump.pt: is one file for all: each step replaces the one before. Put"
             " {rollout_id} into it.",
             {"save_debug_rollout_data": "dump.pt", "num_rollout": 1},
+        ),
+    ),
+    (
+        "recorded-samples-are-not-tracked",
+        Case(
+            {**SAVED, "use_tensorboard": True, "tb_project_name": "events"},
+            "--use-tensorboard: gets nothing with --load-debug-rollout-data: metrics of recorded samples are in"
+            " metrics.jsonl alone.",
+            {"use_tensorboard": True, "tb_project_name": "events"},
         ),
     ),
     (
@@ -179,4 +188,4 @@ def test_a_dump_keeps_the_path_that_was_given_and_braces_of_its_folder(tmp_path:
     config = report_of(tmp_path, options).config
     assert get_option(config, "save_debug_train_data") == "own/{rollout_id}_{rank}"
     path = str(get_option(config, "save_debug_rollout_data"))
-    assert path.format(rollout_id=3) == "dump{1}/rollout_data/3.pt"
+    assert path.format(rollout_id=3) == "dump{1}/rollout_data/3.parquet"

@@ -7,6 +7,7 @@ from rule_cases import Case, check_case, check_names
 from relax_core.config.options import OPTIONS
 from relax_core.config.rules.sampling import FUNCTIONS, RULES, names_function
 
+SPREAD = "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std"
 PROFILE: dict[str, Any] = {"sglang_profile": True}
 
 CASES: list[tuple[str, Case]] = [
@@ -40,6 +41,48 @@ CASES: list[tuple[str, Case]] = [
             {"over_sampling_batch_size": 7},
             "--over-sampling-batch-size 7: is below --rollout-batch-size 8, the prompts that a step needs.",
             {"over_sampling_batch_size": 8},
+        ),
+    ),
+    (
+        "spread-needs-two-samples",
+        Case(
+            {"dynamic_sampling_filter_path": SPREAD, "n_samples_per_prompt": 1},
+            f"--dynamic-sampling-filter-path {SPREAD}: keeps no group of one sample",
+            {"dynamic_sampling_filter_path": SPREAD, "n_samples_per_prompt": 2},
+        ),
+    ),
+    (
+        "kept-groups-are-older",
+        Case(
+            {"over_sampling_batch_size": 9, "true_on_policy_mode": True},
+            "--over-sampling-batch-size 9: leaves finished groups to the next step, for whose weights they are a step"
+            " old, and --true-on-policy-mode corrects nothing.",
+            {"over_sampling_batch_size": 8, "true_on_policy_mode": True},
+        ),
+    ),
+    (
+        "kept-groups-are-older",
+        Case(
+            {"dynamic_sampling_filter_path": SPREAD, "advantage_estimator": "rloo"},
+            f"--dynamic-sampling-filter-path {SPREAD}: leaves finished groups to the next step, for whose weights they"
+            " are a step old, and --advantage-estimator rloo corrects nothing.",
+            {"dynamic_sampling_filter_path": SPREAD},
+        ),
+    ),
+    (
+        "what-is-kept-needs-more-prompts",
+        Case(
+            {"partial_rollout": True},
+            "--partial-rollout: has no effect: no step submits more prompts than it needs",
+            {"partial_rollout": True, "over_sampling_batch_size": 9},
+        ),
+    ),
+    (
+        "what-is-kept-needs-more-prompts",
+        Case(
+            {"buffer_filter_path": "mine.choose"},
+            "--buffer-filter-path mine.choose: has no effect",
+            {"buffer_filter_path": "mine.choose", "dynamic_sampling_filter_path": "mine.keep"},
         ),
     ),
     (

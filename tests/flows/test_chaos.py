@@ -1,0 +1,65 @@
+"""Drivers that are killed at random moments, with SIGKILL: the short version of ``benchmarks/chaos.py``, on stand-ins
+for engines and trainer in a process of their own. Other victims: ``tests/flows/test_kill.py``, and the benchmark.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "benchmarks"))
+
+from chaos_parts import mistakes, repeated, seconds_to_work  # noqa: E402
+
+from data.store import RunStore  # noqa: E402
+from relax_core.tracking.events import EventLog  # noqa: E402
+
+
+def test_killed_at_random_moments_runs_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
+    """Twelve kills; the benchmark exits with 0 only where it found no mistake."""
+    command = [sys.executable, str(ROOT / "benchmarks/chaos.py"), "--fakes", "--kills", "12", "--steps", "4"]
+    done = subprocess.run([*command, "--keep", str(tmp_path)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "12 kills" in done.stdout
+    assert "finished samples generated again: 0" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("notes", "wrong"),
+    [
+        ([{"pid": 1, "has": []}, {"pid": 1, "ask": 7}, {"pid": 2, "has": []}, {"pid": 2, "ask": 7}], []),
+        ([{"pid": 1, "has": []}, {"pid": 1, "ask": 7}, {"pid": 2, "has": [7]}, {"pid": 2, "ask": 7}], [7]),
+        (
+            [{"pid": 1, "has": [8]}, {"pid": 1, "ask": 7}, {"pid": 1, "got": 7, "whole": True}, {"pid": 1, "ask": 7}],
+            [7],
+        ),
+        ([{"pid": 1, "has": []}, {"pid": 1, "got": 7, "whole": False}, {"pid": 1, "ask": 7}], []),
+    ],
+    ids=["lost with its driver", "kept, and asked again", "answered, and asked again", "aborted, and gone on with"],
+)
+def test_a_sample_that_is_generated_again_is_seen(notes: list[dict], wrong: list[int]) -> None:
+    assert repeated(notes) == wrong
+
+
+def test_the_checks_of_a_run_see_what_is_wrong(tmp_path: Path) -> None:
+    """Two steps of two rows: the second has a row of the first, and has been trained twice."""
+    store = RunStore(str(tmp_path / "run"))
+    for step, ids in enumerate((["a", "b"], ["b", "c"])):
+        for name in ("rollout", "batch"):
+            store.write_table(store.step_path(step, f"{name}.parquet"), pa.table({"sample_id": ids}))
+        store.write_json(store.step_path(step, "train.json"), {"metrics": {}})
+        store.write_manifest(step, {"optimizer_step": (step + 1) * 2 + step})
+        store.append_jsonl("metrics.jsonl", {"step": step})
+    assert mistakes(store, 2, 2, 2, None) == ["step 1: 5 optimiser steps instead of 4", "b is there 2 times"]
+    assert "step 2 has no manifest" in mistakes(store, 3, 2, 2, None)
+
+
+def test_time_to_useful_work_is_that_of_the_first_request_or_stage(tmp_path: Path) -> None:
+    store = RunStore(str(tmp_path / "run"))
+    EventLog(store).add("driver_started")
+    notes = [{"time": 10.0, "ask": 1}, {"time": 12.5, "got": 1}, {"time": 14.0, "ask": 2}]
+    assert seconds_to_work(11.0, notes, store) == 3.0
+    assert seconds_to_work(15.0, notes, store) is None

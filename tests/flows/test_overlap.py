@@ -1,0 +1,182 @@
+"""Steps that overlap: the same steps, stages and files, with bounded staleness (fake engine and trainer, real flow).
+
+The fake engine takes time for each token and the fake trainer for each update, so that both are under way at once.
+"""
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes import FakeBackend, FakeTrainer, Killed
+
+from data.store import RunStore
+from relax_core.config import RelaxConfig
+from relax_core.config.options import with_options
+from relax_core.run.records import StageRecords
+from relax_core.tracking.events import read_events
+
+pytestmark = pytest.mark.usefixtures("prefect_server")
+STEPS, GROUPS, SAMPLES = 4, 2, 2
+
+
+def config(folder: Path, model: Path, prompts: Path, **options: Any) -> RelaxConfig:
+    values = {
+        "run_dir": str(folder / "run"),
+        "hf_checkpoint": str(model),
+        "prompt_data": str(prompts),
+        "label_key": "label",
+        "num_rollout": STEPS,
+        "rollout_batch_size": GROUPS,
+        "n_samples_per_prompt": SAMPLES,
+        "rollout_max_response_len": 20,
+        "rm_type": "random",
+        "fully_async": True,
+        "save_interval": 2,
+        "resource": {"actor": [1, 1], "rollout": [1, 1]},
+        **options,
+    }
+    return with_options(RelaxConfig(), values)
+
+
+class WaitingTrainer(FakeTrainer):
+    """Ends its updates when a later step has begun to generate, as long as there is one that may.
+
+    Args:
+        ahead: which step that is, behind the one that trains.
+    """
+
+    ahead = 0
+    seconds = 0.0
+
+    def train(self, base: int, *args: Any) -> dict[str, Any]:
+        time.sleep(self.seconds)
+        until, awaited = time.monotonic() + 60, f"{base + self.ahead:06d}"
+        while (
+            self.ahead and base + self.ahead < STEPS and not any(rid.startswith(awaited) for rid in self.engine.asked)
+        ):
+            assert time.monotonic() < until, f"step {awaited} did not begin to generate while step {base} trained"
+            time.sleep(0.01)
+        return super().train(base, *args)
+
+
+def backend(pace: float = 0.02, longest: int = 20) -> FakeBackend:
+    made = FakeBackend()
+    made.trainer = WaitingTrainer(made.engine, events=made.events)
+    made.engine.pace, made.engine.longest = pace, longest
+    return made
+
+
+def train(settings: RelaxConfig, engines: FakeBackend) -> dict[str, Any]:
+    from flows.train import train
+
+    return train(settings, backend=engines)
+
+
+def versions(store: RunStore, step: int) -> set[int]:
+    rows = store.read_table(f"steps/{step:06d}/rollout.parquet")["token_versions"].to_pylist()
+    return {version for row in rows for version in row}
+
+
+def ids(store: RunStore) -> list[str]:
+    return [
+        sample
+        for step in range(STEPS)
+        for sample in store.read_table(f"steps/{step:06d}/rollout.parquet")["sample_id"].to_pylist()
+    ]
+
+
+def test_generation_runs_while_another_step_trains_and_no_token_is_too_old(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    engines = backend()
+    engines.trainer.ahead = 1
+    result = train(config(tmp_path, tiny_model, sums, max_staleness=1), engines)
+    store = RunStore(result["run"])
+    assert [version for version, _ in engines.trainer.applied] == [1, 2, 3, 4]
+    for step in range(STEPS):
+        # 1.3: by the time that step j begins, version j - 1 is with the engines; j + 1 is never, since j is not trained
+        assert versions(store, step) <= {max(0, step - 1), step}
+    assert len(ids(store)) == len(set(ids(store))) == STEPS * GROUPS * SAMPLES
+    waits = read_events(store, kind="staleness_wait")
+    assert {event["step"] for event in waits} <= {2, 3}
+
+
+def test_weights_change_in_the_middle_of_a_generation_and_its_responses_go_on(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    """The responses of step 1 begin by version 0, and would never end: the sync of step 0's update interrupts them."""
+    engines = backend()
+    engines.trainer.ahead = 1
+    engines.engine.until_aborted = ("000001",)
+    store = RunStore(train(config(tmp_path, tiny_model, sums, max_staleness=1), engines)["run"])
+    rows = store.read_table("steps/000001/rollout.parquet").to_pylist()
+    assert all(row["token_versions"] == sorted(row["token_versions"]) for row in rows)
+    assert {tuple(row["weight_versions"]) for row in rows} == {(0, 1)}
+    assert not any(row["abort_count"] for row in rows)
+    for row in rows:  # nothing was lost or doubled over the interruption
+        assert len(row["token_versions"]) == row["response_length"] == len(row["rollout_log_probs"]) == 20
+        assert row["status"] == "completed"
+
+
+def test_staleness_0_gives_the_weights_of_the_synchronous_run(tmp_path: Path, tiny_model: Path, sums: Path) -> None:
+    overlapping, plain = backend(), backend()
+    first = train(config(tmp_path / "a", tiny_model, sums, max_staleness=0), overlapping)
+    train(config(tmp_path / "b", tiny_model, sums, fully_async=False, true_on_policy_mode=True), plain)
+    assert overlapping.trainer.applied == plain.trainer.applied
+    store = RunStore(first["run"])
+    assert all(versions(store, step) == {step} for step in range(STEPS))
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["engines live", "engines lost"])
+@pytest.mark.parametrize("stage", ["generate", "reward", "advantage", "train", "weight_sync", "checkpoint", "commit"])
+def test_after_a_failure_in_any_stage_the_run_goes_on_and_nothing_finished_is_made_again(
+    stage: str, lost: bool, tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import contextlib
+
+    from relax_core.tracking.progress import Progress
+
+    real, plan = Progress.stage, [(1, stage)]
+
+    @contextlib.contextmanager
+    def fails(self: Progress, step: int, name: str) -> Any:
+        with real(self, step, name):
+            yield
+        if plan and plan[0] == (step, name):
+            plan.clear()
+            raise Killed
+
+    monkeypatch.setattr(Progress, "stage", fails)
+    engines, settings = backend(), config(tmp_path, tiny_model, sums, max_staleness=2)
+    with pytest.raises(Killed):
+        train(settings, engines)
+    store = RunStore(str(settings.run.run_dir))
+    records = StageRecords(store)
+    kept = {step: record for step in range(STEPS) if (record := records.last(step, "generate"))}
+    if lost:
+        engines.lose_all()
+    asked = engines.engine.generate_calls
+    train(settings, engines)
+    for step, record in kept.items():
+        assert records.last(step, "generate") == record
+    assert engines.engine.generate_calls - asked >= 0
+    assert len(ids(store)) == len(set(ids(store))) == STEPS * GROUPS * SAMPLES
+    applied = [version for version, _ in engines.trainer.applied]
+    assert sorted(set(applied)) == [1, 2, 3, 4]
+    if not lost:
+        assert applied == [1, 2, 3, 4]  # no update twice
+    for step in range(STEPS):
+        assert min(versions(store, step)) >= step - 2
+
+
+def test_an_error_of_a_later_step_is_told_and_threads_end(tmp_path: Path, tiny_model: Path, sums: Path) -> None:
+    engines = backend()
+    engines.engine.answers = 6  # step 0 takes 4, step 1 fails in the middle
+    engines.trainer.seconds = 2.0
+    from data.errors import UserError
+
+    with pytest.raises(UserError):
+        train(config(tmp_path, tiny_model, sums, max_staleness=1), engines)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("step-")]
