@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-GROUPS, SAMPLES = 8, 4
+GROUPS, SAMPLES, LONGEST = 8, 4, 100
 MODES: dict[str, dict[str, Any]] = {
     "synchronous": {"true_on_policy_mode": True},
     "staleness 0, 4 slices": {"fully_async": True, "num_iters_per_train_update": 4},
@@ -59,17 +59,15 @@ def measure(folder: Path, mode: str, options: argparse.Namespace) -> list[tuple[
     from relax_core.config import RelaxConfig, with_options
     from relax_core.tracking.events import read_events
 
-    length = 100
-
     class TailEngine(FakeEngine):
         """A response's length is decided by its sample, also when it is asked for in pieces."""
 
-        pace = options.generate / length
+        pace = options.generate / LONGEST
 
         def length(self, rid: str, asked: int, noise: str, longest: int) -> int:
             sample = rid.rsplit(".", 2)[0]
             begun = self.begun.setdefault(sample, asked)
-            return max(1, tail(sample, length) - (asked - begun))
+            return max(1, tail(sample, LONGEST) - (asked - begun))
 
         begun: ClassVar[dict[str, int]] = {}
 
@@ -111,7 +109,7 @@ def measure(folder: Path, mode: str, options: argparse.Namespace) -> list[tuple[
         "num_rollout": options.steps,
         "rollout_batch_size": GROUPS,
         "n_samples_per_prompt": SAMPLES,
-        "rollout_max_response_len": length,
+        "rollout_max_response_len": LONGEST,
         "rm_type": "random",
         "resource": {"actor": (1, 1), "rollout": (1, 1)},
         **MODES[mode],

@@ -91,7 +91,12 @@ COLUMNS = {
 """Column -> what it holds; the same meaning in every table."""
 
 TABLES = (
-    (ROLLOUT, "steps/<step>/rollout.parquet", "One row per sample, written by the stage generate."),
+    (
+        ROLLOUT,
+        "steps/<step>/rollout.parquet",
+        "One row per sample, written by the stage generate. Where steps begin more groups than they need,"
+        " `buffer.parquet` beside it has rows of the same columns for the next step: `aborted` ones are gone on with.",
+    ),
     (
         REWARD,
         "steps/<step>/reward.parquet",

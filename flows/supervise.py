@@ -12,19 +12,15 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any
 
-from data.errors import Lost, NotStarted, UserError
 from flows.cli.stop import say_stopped
+from flows.restarts import Restarts
 from relax_core import signs
 from relax_core.config import RelaxConfig
-from relax_core.config.problems import printable
-from relax_core.config.secrets import redact_text
 
 HANG_SECONDS = 120.0
 """A driver that gives no sign for so long, and computes nothing either, hangs."""
@@ -35,114 +31,10 @@ START_SECONDS = 600.0
 BUSY_SHARE = 0.02
 """Of a core: a driver that needs more than this computes. The threads of Ray and Prefect alone need 0.002."""
 
-LONGEST_PAUSE = 30.0
 _TRACE_SECONDS = 1.0
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Whoever sends one of these wants an end."""
-
-_SERVICES = ("ray.exceptions", "prefect.exceptions", "httpx", "httpcore")
-"""Modules whose errors say that Ray or Prefect cannot be reached; engines' and storage's are ``UserError`` by now."""
-
-T = TypeVar("T")
-
-
-class RestartsUsedUp(UserError):
-    """The driver failed more often than ``--max-global-restart`` allows."""
-
-    exit_code = 1
-
-
-def mendable(error: BaseException) -> bool:
-    """Whether another start of the driver may do better."""
-    if isinstance(error, NotStarted):
-        return signs.attempt() > 0  # what has never come up may be a mistake; what has, was right
-    if isinstance(error, UserError):
-        return isinstance(error, Lost)
-    if type(error).__name__.startswith("RayTaskError"):  # an actor lives, and says what is wrong
-        return False
-    return isinstance(error, MemoryError) or any(kind.__module__.startswith(_SERVICES) for kind in type(error).__mro__)
-
-
-@dataclass
-class Restarts:
-    """How often, and why, a driver of a run was started again.
-
-    Args:
-        config: names the run, the limit, and whom to notify.
-    """
-
-    config: RelaxConfig
-    reasons: list[str] = field(default_factory=list)
-    _pause: float = 1.0
-
-    def went_on(self) -> None:
-        """A step was committed since."""
-        self._pause = 1.0
-
-    def next(self, cause: str) -> float:
-        """Count a failure, and tell of it.
-
-        Returns:
-            Seconds to wait before the next start.
-
-        Raises:
-            RestartsUsedUp: there is none.
-        """
-        limit = self.config.fault_tolerance.max_global_restart
-        self.reasons.append(cause)
-        count, pause = len(self.reasons), self._pause
-        if count > limit:
-            reasons = "\n".join(f"{number}. {reason}" for number, reason in enumerate(self.reasons, start=1))
-            error = RestartsUsedUp(
-                f"The driver failed {count} times, and --max-global-restart is {limit}.",
-                "Nothing finished is lost: mend the cause, and the same command goes on. The causes:",
-                reasons,
-            )
-            self._tell("driver_ended", f"--max-global-restart {limit} is used up; at last: {cause}", "Relax gave up on")
-            raise error
-        self._pause = min(2 * pause, LONGEST_PAUSE)
-        _say(f"the driver failed: {cause}\nrelax: starting it again in {pause:g} s ({count} of {limit})")
-        self._tell("driver_restarted", cause, "Relax starts again:", attempt=count, of=limit)
-        return pause
-
-    def _tell(self, kind: str, cause: str, title: str, **details: Any) -> None:
-        from data.store import RunStore  # here: none of this is needed while all goes well
-        from relax_core.tracking.events import EventLog
-        from relax_core.tracking.notify import notify
-
-        run_dir = str(self.config.run.run_dir)
-        with contextlib.suppress(UserError):
-            EventLog(RunStore(run_dir)).add(kind, who="supervisor", cause=cause, **details)
-        counts = ", ".join(f"{name} {value}" for name, value in details.items())
-        notify(self.config, f"{title} {run_dir}", f"{cause} ({counts})" if counts else cause)
-
-
-def in_process(config: RelaxConfig, work: Callable[[], T]) -> T:
-    """``work``, done again in this process when something that it needs is lost, if the options want that.
-
-    The death of this process itself is for ``supervise``, below which this does nothing.
-
-    Raises:
-        RestartsUsedUp: it failed too often.
-    """
-    if not config.fault_tolerance.use_health_check or signs.watched():
-        return work()
-    restarts, before = Restarts(config), signs.committed()
-    while True:
-        try:
-            return work()
-        except Exception as error:
-            if not (mendable(error) or (restarts.reasons and isinstance(error, NotStarted))):
-                raise
-            if signs.committed() > before:
-                restarts.went_on()
-            before = signs.committed()
-            try:
-                pause = restarts.next(_text(error))
-            except RestartsUsedUp as end:
-                raise end from error
-            time.sleep(pause)
 
 
 def supervise(command: Sequence[str], config: RelaxConfig) -> int:
@@ -329,23 +221,3 @@ def _stopped(number: int) -> int:
     if number in (signal.SIGINT, signal.SIGTERM):
         return say_stopped(number)
     return 128 + number
-
-
-def _text(error: BaseException) -> str:
-    """One line."""
-    text = error.problem if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-    return printable(redact_text(text.strip().splitlines()[0] if text.strip() else type(error).__name__))
-
-
-def _say(text: str) -> None:
-    print(f"relax: {text}", file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def telling_the_watcher() -> Iterator[None]:
-    """Round a driver: the error that ends it is told to the process that watches over it."""
-    try:
-        yield
-    except Exception as error:
-        signs.failed(_text(error), mendable(error))
-        raise

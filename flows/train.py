@@ -18,7 +18,7 @@ from flows.guard import choose_server, guard_temporary_server, reaching_prefect
 from flows.launch import checked, given_options, open_run
 from flows.overlap import overlapping_steps
 from flows.parameters import shown, shown_sources
-from flows.supervise import in_process
+from flows.restarts import in_process
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.run.debug_data import check_recorded, save_debug_data
 from relax_core.run.forward import check_teacher
@@ -94,7 +94,7 @@ def overlapped_step(run: RunSession, step: int, order: StepOrder) -> dict[str, A
 def all_steps(run: RunSession, first: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
     """Each finished step and its manifest, in order; they run meanwhile."""
     if run.overlaps:
-        run.backend.connect()
+        run.connect()
         yield from overlapping_steps(run, first, run.step_order(), overlapped_step)
         return
     one_step = {"rollout": rollout_only_step, "train": train_only_step}.get(run.mode, rollout_step)

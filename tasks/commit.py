@@ -6,9 +6,11 @@ in it. Only then are checkpoints deleted that the options do not keep.
 
 from typing import Any
 
+from relax_core.rewards.scored import ScoreParts
 from relax_core.rollout.collect import Kept
 from relax_core.rollout.hooks import log_rollout
 from relax_core.run import retention
+from relax_core.run.manifest import checkpoint_entry, count, manifest_content, other_files
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from relax_core.tracking.jsonl import append_metrics
@@ -23,7 +25,6 @@ from tasks.stage import action
 def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Saved) -> dict[str, Any]:
     """Write the manifest, the metrics and the artefacts of a step."""
     update = stages.get("train")  # none with --debug-rollout-only
-    tables = {f"{name}/{table}": ref for name, record in stages.items() for table, ref in record.tables.items()}
     rollout, rewards = (run.store.read_table(stages[name].table) for name in ("generate", "reward"))
     replaced, metrics = log_rollout(rollout, rewards, run.config, step=step, seconds=stages["generate"].seconds)
     if not replaced:
@@ -37,29 +38,31 @@ def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Sa
     seconds = dict(clock.seconds)  # in the order in which they ran; after them what an earlier process has done
     for record in stages.values():
         seconds.setdefault(record.stage, record.seconds)
-    manifest = {
-        "step": step,
-        "weights": {
+    critic = saved.get(run.critic_history.entry) if run.has_critic else None
+    manifest = manifest_content(
+        step,
+        stages,
+        config=run.config,
+        weights={
             "version": step + 1 if update else run.base_version(step),
             "id": update.key if update else run.history.weights_id(0),
         },
-        "optimizer_step": update.values["optimizer_step"] if update else 0,
-        "cursor": stages["generate"].values["cursor"],
-        "tables": {name: reference.to_json() for name, reference in tables.items()},
-        "stages": {name: record.key for name, record in stages.items()},
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "wall_seconds": round(clock.elapsed, 3),
-        "checkpoint": saved.get(run.history.entry),
-        "metrics": metrics,
-    }
-    if run.has_critic:
-        manifest[run.critic_history.entry] = _critic(stages["train_critic"], saved.get(run.critic_history.entry))
+        cursor=stages["generate"].values["cursor"],
+        counters=count(rollout, rewards, run.store.read_manifest(step - 1) if step else None),
+        files=other_files(run.store, step, stages),
+        metrics=metrics,
+        seconds=seconds,
+        wall_seconds=clock.elapsed,
+        checkpoint=checkpoint_entry(saved.get(run.history.entry)),
+        critic=_critic(stages["train_critic"], checkpoint_entry(critic)) if run.has_critic else None,
+    )
     append_metrics(run.store, step, metrics)
     if run.board is not None:
         run.board.add(step, metrics)
     run.store.write_manifest(step, manifest)
     run.committed(step)
     Kept(run.store, step).delete()
+    ScoreParts(run.store, step).delete()
     run.events.add("step_committed", step, seconds=manifest["wall_seconds"])
     for history in run.histories:
         if history.entry in saved:

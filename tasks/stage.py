@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.context import TagsContext
 from prefect.states import Completed, State
 
 from data.errors import Lost
@@ -22,6 +23,10 @@ from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 
 T = TypeVar("T")
+UNTAGGED = partial(TagsContext, current_tags=set())
+"""Round a task: for each tag of it Prefect asks its server whether a limit of that name is reached, and while the
+server writes that takes two seconds. Flow runs have the tags by which they are found."""
+
 TRIES = 3
 """How often a stage is tried while what it needs dies."""
 
@@ -42,7 +47,8 @@ class Stage:
         self._task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)
 
     def __call__(self, run: RunSession, step: int, *inputs: StageRecord) -> StageRecord:
-        outcome = self._task(run, step, inputs)
+        with UNTAGGED():
+            outcome = self._task(run, step, inputs)
         return outcome.result() if isinstance(outcome, State) else outcome
 
     def known(self, run: RunSession, step: int, *inputs: StageRecord) -> StageRecord | None:
@@ -132,7 +138,8 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         run_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)
 
         def call(run: RunSession, step: int, *inputs: Any) -> Any:
-            return run_task(run, step, inputs)
+            with UNTAGGED():
+                return run_task(run, step, inputs)
 
         call.__name__ = call.__qualname__ = name
         call.__doc__ = work.__doc__

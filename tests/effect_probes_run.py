@@ -146,7 +146,7 @@ def second_driver(config: RelaxConfig) -> str:
 
 def drivers(config: RelaxConfig) -> int:
     """How often a driver that loses its engines each time is started."""
-    from flows import supervise
+    from flows import restarts
 
     count = 0
 
@@ -156,10 +156,10 @@ def drivers(config: RelaxConfig) -> int:
         raise Lost("gone")
 
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()):
-        patch.setattr(supervise.Restarts, "_tell", lambda *told, **details: None)
-        patch.setattr(supervise.time, "sleep", lambda seconds: None)
+        patch.setattr(restarts.Restarts, "_tell", lambda *told, **details: None)
+        patch.setattr(restarts.time, "sleep", lambda seconds: None)
         with contextlib.suppress(UserError):
-            supervise.in_process(config, work)
+            restarts.in_process(config, work)
     return count
 
 

@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if _was_terminated(error):
             return say_stopped(signal.SIGTERM)
         print(f"relax: {type(error).__name__}: {_shown(error)} (--debug shows where)", file=sys.stderr)
-        from flows.supervise import mendable
+        from flows.restarts import mendable
 
         return Lost.exit_code if mendable(error) else 1
 

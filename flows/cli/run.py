@@ -38,7 +38,7 @@ def train(arguments: list[str], own_process: bool = False) -> int:
         from flows.supervise import supervise
 
         return supervise([sys.executable, *sys.orig_argv[1:], "--run-dir", str(config.run.run_dir)], config)
-    from flows.supervise import telling_the_watcher
+    from flows.restarts import telling_the_watcher
 
     with telling_the_watcher():
         accept(report)

@@ -6,6 +6,7 @@ dies. Works from any thread: it uses no signals.
 """
 
 import os
+import signal
 import threading
 import time
 from collections import deque
@@ -26,7 +27,7 @@ from relax_core.rewards.messages import (
     Tell,
     nobody,
 )
-from relax_core.rewards.process import NO_VARIABLES, Surroundings, Worker
+from relax_core.rewards.process import NO_VARIABLES, Surroundings, Worker, ending
 
 STALL_SECONDS = 1.0
 """A call that takes longer no longer counts among the processes that may run at once: another takes its place."""
@@ -36,6 +37,9 @@ LINGER_SECONDS = 0.02
 
 _TICK_SECONDS = 0.1
 _SILENT = Lost("crash", "it gave no answer")
+
+KILLED = Lost("crash", f"the reward's process ended with {ending(-signal.SIGKILL)}")
+"""By whoever is short of memory, or by a person: the call is made once more."""
 
 
 class RewardPool:
@@ -202,7 +206,7 @@ class RewardPool:
                 if isinstance(question.task, Batch):
                     results = self._of_batch(number, taken, question.task)
                 else:
-                    results = [self._result(number, question.task, question.seconds)]
+                    results = [self._result(number, taken, question.task)]
                 with self._lock:
                     self._works_for.pop(number)
                     self._busy_since[number] = None
@@ -239,21 +243,25 @@ class RewardPool:
     def _cancelled(self, asked: OpenQuestion) -> None:
         self._answer(asked, [(place, CANCELLED) for place in asked.question.places])
 
-    def _result(self, number: int, task: Task | Packed, seconds: float) -> Result:
-        worker = self._worker(number)
-        result = worker.load(task.function)
-        if result is None:
-            self._begins(number)
-            result = worker.ask(task, min(seconds, self._seconds))
-        if isinstance(result, Lost):
-            self._drop(number)
-        return result
+    def _result(self, number: int, asked: OpenQuestion, task: Task | Packed) -> Result:
+        for last in (False, True):
+            worker = self._worker(number)
+            result = worker.load(task.function)
+            if result is None:
+                self._begins(number)
+                result = worker.ask(task, min(asked.question.seconds, self._seconds))
+            if isinstance(result, Lost):
+                self._drop(number)
+            if result != KILLED or last or self._closed or asked.run.over:
+                return result
+        raise AssertionError("unreachable")
 
     def _of_batch(self, number: int, asked: OpenQuestion, batch: Batch) -> list[Result]:
         """Its results. Each is told when it comes; the last one by whoever calls this, when this thread is free."""
+        again: set[int] = set()  # whose process was killed
 
         def tell(at: int, result: Result) -> None:
-            if len(asked.open) > 1:
+            if len(asked.open) > 1 and (result != KILLED or at in again):
                 self._answer(asked, [(asked.question.places[at], result)])
 
         results = ToldResults(len(batch.calls), tell)
@@ -267,6 +275,11 @@ class RewardPool:
                 kept = worker.ask_many(batch, left, results)
             if not kept or isinstance(failure, Lost):
                 self._drop(number)
+            if killed := {at for at in left if results[at] == KILLED} - again:
+                again |= killed
+                for at in killed:
+                    results[at] = None
+                continue
             if batch.until_failed and any(isinstance(result, Failed) for result in results):
                 break
             if (kept or results.left() == left) and not self._closed:  # to ask again would do no better

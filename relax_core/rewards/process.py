@@ -197,7 +197,7 @@ class Worker:
             self.kill()
             self._process.wait()
             return Lost("crash", "the reward's process closed or disturbed its connection")
-        return Lost("crash", f"the reward's process ended with {_ending(self._process.returncode)}")
+        return Lost("crash", f"the reward's process ended with {ending(self._process.returncode)}")
 
     def kill(self) -> None:
         """End the process and those that it started; from any thread."""
@@ -221,5 +221,6 @@ def _limit_stalls(descriptor: int) -> None:
         same.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-def _ending(code: int | None) -> str:
+def ending(code: int | None) -> str:
+    """How a process ended, by its return code."""
     return f"signal {-code}" if code is not None and code < 0 else f"status {code}"

@@ -63,6 +63,7 @@ class Sample:
         weight_versions: versions of the weights that made it, in order.
         token_versions: [R] version of the weights that made each token, -1: no engine did; None: not known.
         remove_sample: it counts in its group's statistics and is not trained on.
+        abort_count: how often it was stopped and left to a later step.
         reward: its score; None: not scored.
         raw_reward: the score that metrics report.
     """
@@ -86,6 +87,7 @@ class Sample:
     weight_versions: list[int] = field(default_factory=list)
     token_versions: list[int] | None = None
     remove_sample: bool = False
+    abort_count: int = 0
     reward: float | None = None
     raw_reward: float | None = None
 
@@ -93,6 +95,10 @@ class Sample:
     def prompt_length(self) -> int:
         """P."""
         return len(self.tokens) - self.response_length
+
+    def get_reward_value(self, args: Any) -> float | None:
+        """``reward``, as functions written for slime ask for it."""
+        return self.reward
 
     def append(self, response: Response) -> None:
         """Add what an engine generated: it is trained on, and says how the sample ends so far."""
@@ -140,7 +146,16 @@ def samples_of(rollout: pa.Table, reward: pa.Table) -> list[Sample]:
         UserError: ``reward`` lacks a sample of ``rollout``.
     """
     own = ("sample_id", "group_id", "index", "group_index", "prompt", "tokens", "response", "response_length")
-    more = ("loss_mask", "rollout_log_probs", "weight_versions", "remove_sample", "status", "label", "metadata")
+    more = (
+        "loss_mask",
+        "rollout_log_probs",
+        "weight_versions",
+        "remove_sample",
+        "status",
+        "label",
+        "metadata",
+        "abort_count",
+    )
     late = [name for name in ("token_versions",) if name in rollout.column_names]  # tables of older versions lack it
     rows = rollout.select([*own, *more, *late]).to_pylist()
     scores = aligned(reward, rollout).select(["reward", "raw_reward"]).to_pylist()

@@ -63,6 +63,8 @@ def revive(run: RunSession) -> list[str]:
         Their addresses.
     """
     run.ensure()
+    if run.mode == "rollout":  # they have the first weights, and no trainer sends others
+        return run.engines.urls
     with run.pushing:
         before = run.pushed
         try:

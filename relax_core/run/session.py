@@ -111,8 +111,10 @@ class RunSession(RunEngines):
                 "%s has steps but no config.yaml: whether they fit these options is not checked", self.store.url
             )
         if started:
-            old = self.store.read_bytes("config.yaml")
-            run_file.refuse_other_configuration(run_file.load(old.decode(errors="replace"))[0], self.config)
+            old = run_file.load(self.store.read_bytes("config.yaml").decode(errors="replace"))[0]
+            run_file.refuse_other_configuration(old, self.config)
+            if moved := run_file.other_layout(old, self.config):
+                self.progress.note(moved)
         text = run_file.dump(self.config, sources).encode()
         self.store.write_bytes("config.yaml", text, private=run_file.holds_secrets(self.config))
 
@@ -357,6 +359,12 @@ class RunSession(RunEngines):
             self.events.add("slice_accumulated", step, "trainer", slice=number, samples=samples)
 
         self._feeders[step] = SliceFeeder(self.config, lambda: order.wait_to_train(step), accumulate, fed)
+
+    def connect(self) -> None:
+        """Reach the cluster, and open the way of slices to the trainer, from a thread that lasts as long as the run."""
+        self.backend.connect()
+        if feeds(self.config):
+            _ = self.transport
 
     def end_feeder(self, step: int) -> Mapping[str, int]:
         """No further slice of a step goes to the trainer.

@@ -38,6 +38,8 @@ def training_metrics(rollout: pa.Table, reward: pa.Table, config: RelaxConfig) -
         metrics = {name: value for name, value in metrics.items() if not name.startswith("pass@")}
     if options.log_multi_turn:
         metrics |= turn_metrics(rollout)
+    if config.backend.fully_async or config.rollout.partial_rollout or config.rollout.update_weights_interval > 1:
+        metrics |= staleness_metrics(rollout)
     if options.log_reward_category:
         own = options.log_reward_category == config.reward.reward_key
         shares = category_shares(reward, None if own else options.log_reward_category)
@@ -46,6 +48,31 @@ def training_metrics(rollout: pa.Table, reward: pa.Table, config: RelaxConfig) -
             log.warning("--log-reward-category %s: no reward has this key", options.log_reward_category)
         metrics |= shares
     return metrics
+
+
+def staleness_metrics(rollout: pa.Table) -> dict[str, float]:
+    """How many updates behind the weights that generated a token were when the step trained on it.
+
+    Args:
+        rollout: N rows of schema ``ROLLOUT``.
+
+    Returns:
+        ``staleness/{mean,max}`` over tokens that an engine made, and ``staleness/mixed``, the share of the samples
+        that weights of several versions made; nothing where the versions of tokens are not known.
+    """
+    if rollout["token_versions"].null_count:
+        return {}
+    versions = Ragged.from_arrow(rollout["token_versions"])
+    steps = np.repeat(rollout["step"].to_numpy(), versions.lengths)
+    behind = (steps - versions.values)[versions.values >= 0]
+    if not len(behind):
+        return {}
+    mixed = [len(made_by) > 1 for made_by in rollout["weight_versions"].to_pylist()]
+    return {
+        "staleness/mean": float(behind.mean()),
+        "staleness/max": float(behind.max()),
+        "staleness/mixed": float(np.mean(mixed)),
+    }
 
 
 def step_metrics(rollout: pa.Table, reward: pa.Table) -> dict[str, float]:

@@ -95,9 +95,9 @@ def rows_of(settings: RelaxConfig, step: int, name: str = "rollout") -> dict[str
     return {row["sample_id"]: row for row in table(settings, step, name).to_pylist()}
 
 
-def drawn(settings: RelaxConfig) -> Counter[str]:
+def drawn(settings: RelaxConfig, steps: int = STEPS) -> Counter[str]:
     """How often each prompt is in a rollout or in the last buffer, in groups."""
-    parts = [table(settings, step) for step in range(STEPS)] + [table(settings, STEPS - 1, "buffer")]
+    parts = [table(settings, step) for step in range(steps)] + [table(settings, steps - 1, "buffer")]
     found = {(row["group_id"], row["prompt_id"]) for part in parts for row in part.to_pylist()}
     return Counter(prompt for _, prompt in found)
 
@@ -357,3 +357,21 @@ def test_a_step_that_begins_what_it_needs_has_no_buffer(tmp_path: Path, tiny_mod
         assert table(one, step).equals(table(two, step))
         store = RunStore(str(one.run.run_dir))
         assert not store.exists(store.step_path(step, "buffer.parquet"))
+
+
+def test_steps_that_overlap_leave_groups_to_each_other(tmp_path: Path, tiny_model: Path, prompts: Path) -> None:
+    """Each step takes what the one before has left, though that has not trained yet."""
+    asynchronous = {"fully_async": True, "max_staleness": 1, "resource": {"actor": (1, 1), "rollout": (1, 1)}}
+    settings = config(
+        tmp_path, tiny_model, prompts, num_rollout=3, mask_offpolicy_in_partial_rollout=True, **asynchronous
+    )
+    engines = backend("000000-0001-001", "000000-0003")
+    train(settings, engines)
+    assert drawn(settings, 3) == Counter({f"{row:08d}": 1 for row in range(drawn(settings, 3).total())})
+    assert groups(table(settings, 0)) == TRAINED[0]
+    left, now = rows_of(settings, 0, "buffer"), rows_of(settings, 1)
+    continued = [name for name, row in left.items() if row["response_length"] and name in now]
+    for name in continued:
+        before = left[name]["response_length"]
+        assert now[name]["token_versions"][:before] == left[name]["token_versions"]
+        assert now[name]["loss_mask"][:before] == [0] * before

@@ -12,8 +12,8 @@ from terminal import FAKES, Terminal
 
 from data.errors import Lost, NotStarted, UserError
 from data.store import RunStore
-from flows import supervise
-from flows.supervise import Restarts, RestartsUsedUp, in_process
+from flows import restarts as restarting
+from flows.restarts import Restarts, RestartsUsedUp, in_process
 from relax_core import signs
 from relax_core.config import RelaxConfig
 from relax_core.config.options import with_options
@@ -161,7 +161,7 @@ def config(folder: Path, **options: object) -> RelaxConfig:
 
 
 def test_from_python_what_is_lost_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(restarting.time, "sleep", lambda seconds: None)
     errors = [EngineUnavailable("gone"), Lost("gone too")]
 
     def work() -> str:
@@ -187,7 +187,7 @@ def test_from_python_a_mistake_is_final(error: Exception, tmp_path: Path) -> Non
 
 
 def test_what_came_up_once_was_no_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(restarting.time, "sleep", lambda seconds: None)
     errors = [Lost("died"), NotStarted("the device is not free yet")]
 
     def work() -> str:
@@ -199,7 +199,7 @@ def test_what_came_up_once_was_no_mistake(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_from_python_the_limit_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervise.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(restarting.time, "sleep", lambda seconds: None)
 
     def work() -> None:
         raise Lost("gone")

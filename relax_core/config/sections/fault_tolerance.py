@@ -22,7 +22,7 @@ class FaultToleranceSection(Section):
     the others, and it is replaced, with the current weights, before the next step."""
     use_health_check: bool = option(
         False,
-        effect="flows/supervise.py",
+        effect="flows/restarts.py",
         zh="由一个小父进程看护驱动进程：驱动进程崩溃、被杀、卡死，或者丢失引擎、训练器、Ray、Prefect 时，自动重新启动，"
         "从最后完成的任务继续。选项或数据写错时不重启。",
     )
@@ -31,7 +31,7 @@ class FaultToleranceSection(Section):
     max_global_restart: int = option(
         3,
         NOT_NEGATIVE,
-        effect="flows/supervise.py",
+        effect="flows/restarts.py",
         zh="整个运行最多重新启动几次，再多就结束。需要 --use-health-check。",
     )
     """How often the driver may be started again in all before the run ends. Needs --use-health-check."""

@@ -46,6 +46,9 @@ async def reward(sample):
     if kind == "die":
         await asyncio.sleep(0)
         os._exit(3)
+    if kind == "once" and not os.path.exists(value):
+        open(value, "w").close()
+        os.kill(os.getpid(), 9)
     if kind == "exit":
         sys.exit(4)
     if kind == "behind":
@@ -247,3 +250,10 @@ def test_a_number_is_never_seen_with_the_time_of_an_earlier_one() -> None:
     assert {at.place for at in seen} == {3}
     assert min(at.since for at in seen) >= begin
     mine.close()
+
+
+def test_coroutines_whose_process_is_killed_from_outside_are_called_once_more(
+    pool: RewardPool, batch: Make, tmp_path: Path
+) -> None:
+    results = pool.run_batch(batch("say 1", f"once {tmp_path / 'a'}", "say 2"))
+    assert scores(results) == [1, 1, 2]

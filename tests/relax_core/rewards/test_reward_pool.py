@@ -28,6 +28,11 @@ def reward(sample):
             pass
     if kind == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "once" and not os.path.exists(value):
+        open(value, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    if kind == "once":
+        return 1.0
     if kind == "exit":
         sys.exit(3)
     if kind == "fork" and os.fork() == 0:
@@ -245,3 +250,11 @@ def test_after_an_error_that_ends_the_others_no_further_call_is_made(
         assert isinstance(results[3], Failed)
         assert pool.run([task("say 5")])[0][0].score == 5  # type: ignore[index]  # and what was in flight is over
     assert len(list(tmp_path.glob("made.py*"))) < 10
+
+
+def test_a_call_whose_process_is_killed_from_outside_is_made_once_more(
+    pool: RewardPool, task: Callable[[str], Task], tmp_path: Path
+) -> None:
+    results = pool.run([task("say 3"), task(f"once {tmp_path / 'a'}"), task(f"once {tmp_path / 'b'}"), task("die")])
+    assert [result[0].score for result in results[:3] if isinstance(result, list)] == [3.0, 1.0, 1.0]
+    assert results[3] == Lost("crash", "the reward's process ended with signal 9")  # it does so every time

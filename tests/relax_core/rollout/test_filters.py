@@ -78,6 +78,7 @@ def judged(file: Path, body: str, rewards: Any = (0.0, 1.0)) -> Any:
         ("return SimpleNamespace(keep=True, reason='whole')", (True, "whole")),
         ("import numpy; return numpy.bool_(True)", (True, None)),
         ("return args.n_samples_per_prompt == 1", (True, None)),
+        ("return max(one.get_reward_value(args) for one in group) > 1", (False, None)),  # as slime's filters ask
     ],
 )
 def test_a_filter_says_whether_a_group_is_kept_in_any_of_three_ways(file: Path, body: str, said: Any) -> None:

@@ -121,9 +121,10 @@ def test_an_error_of_a_reward_is_the_error_of_who_waits(settings: RelaxConfig, g
         asyncio.run(work())
 
 
-def test_samples_without_scores_have_none(group: Group) -> None:
-    whole = finished(group)
-    assert [sample.reward for sample in samples_of(whole, unscored(whole))] == [None, None]
+def test_samples_of_a_buffer_have_no_scores_and_say_how_often_they_were_stopped(group: Group) -> None:
+    whole = finished(group, "completed", "aborted")
+    found = [(sample.reward, sample.abort_count) for sample in samples_of(whole, unscored(whole))]
+    assert found == [(None, 0), (None, 1)]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from data.errors import UserError
 from relax_core.config import RelaxConfig, with_options
-from relax_core.tracking.metrics import aligned, step_metrics, training_metrics, turn_metrics
+from relax_core.tracking.metrics import aligned, staleness_metrics, step_metrics, training_metrics, turn_metrics
 
 
 def tables(rows: list[dict]) -> tuple[pa.Table, pa.Table]:
@@ -202,3 +202,27 @@ def test_shares_of_a_reward_category(caplog):
     assert not caplog.records
     assert reported(*tables(rows), log_reward_category="other") == reported(*tables(rows))
     assert "--log-reward-category other: no reward has this key" in caplog.text
+
+
+def test_staleness_counts_the_updates_behind_each_token():
+    """Step 5: tokens of versions 3, 3, 5 | 4 (and one that no engine made) | none. Behind: 2, 2, 0, 1: mean 5/4."""
+    versions = pa.array([[3, 3, 5], [4, -1], []], pa.list_(pa.int32()))
+    rollout = pa.table(
+        {
+            "step": pa.array([5, 5, 5], pa.int32()),
+            "token_versions": versions,
+            "weight_versions": pa.array([[3, 5], [4], []], pa.list_(pa.int32())),
+        }
+    )
+    assert staleness_metrics(rollout) == {
+        "staleness/mean": 1.25,
+        "staleness/max": 2.0,
+        "staleness/mixed": pytest.approx(1 / 3),
+    }
+
+
+def test_staleness_of_versions_that_are_not_known_is_not_told():
+    unknown = pa.array([None, [1]], pa.list_(pa.int32()))
+    made_by = pa.array([[1], [1]], pa.list_(pa.int32()))
+    rollout = pa.table({"step": pa.array([1, 1], pa.int32()), "token_versions": unknown, "weight_versions": made_by})
+    assert staleness_metrics(rollout) == {}
