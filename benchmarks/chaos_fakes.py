@@ -14,7 +14,8 @@ from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any
 
-from chaos_parts import GROUPS, SAMPLES, Result, mistakes, noting, options, prepare
+from chaos_checks import mistakes
+from chaos_parts import GROUPS, SAMPLES, STALENESS, Result, noting, options, prepare
 
 from data.store import RunStore
 from relax_core.config import RelaxConfig, with_options
@@ -170,7 +171,8 @@ def with_fakes(folder: Path, kills: int, seed: int, mode: str = "sync", steps: i
                     result.mistakes.append(f"{run}: {(folder / f'{run}.log').read_text()[-1500:]}")
                     break
             store = RunStore(str(folder / run))
-            found = mistakes(store, steps, GROUPS * SAMPLES, 1, reference if mode == "sync" else None)
+            staleness = STALENESS if mode == "async" else 0
+            found = mistakes(store, steps, GROUPS * SAMPLES, 1, reference, staleness)
             applied = standing.applied()
             if not lost_trainer and [version for version, _ in applied] != list(range(1, steps + 1)):
                 found.append(f"updates {[version for version, _ in applied]}")

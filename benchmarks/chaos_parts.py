@@ -1,7 +1,7 @@
 """What the chaos benchmark is made of: the driver that notes what engines are asked for, the processes of a run by
-what they are, and the checks of a run that has ended.
+what they are, the options, and the result.
 
-Guarantee: a note is on the disk before its request leaves; the checks read the run directory and the notes alone.
+Guarantee: a note is on the disk before its request leaves.
 """
 
 import contextlib
@@ -9,7 +9,6 @@ import json
 import os
 import statistics
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from unittest import mock
 
 import psutil
 import pyarrow as pa
+from chaos_checks import repeated, wasted
 
 from data.errors import UserError
 from data.store import RunStore
@@ -97,65 +97,6 @@ def seconds_to_work(kill: float, notes: Iterable[dict[str, Any]], store: RunStor
     return min(times) - kill if times else None
 
 
-# the checks
-
-
-def repeated(notes: list[dict[str, Any]]) -> list[int]:
-    """Seeds of samples that an engine was asked for though the run had them finished: before the driver began, or
-    answered to the same driver."""
-    has: dict[int, set[int]] = {}
-    wrong = []
-    for note in notes:
-        pid = note["pid"]
-        if "has" in note:
-            has[pid] = set(note["has"])  # a later driver may have the number of an earlier one
-        elif note.get("whole") and "got" in note:
-            has[pid].add(note["got"])
-        elif "ask" in note and note["ask"] in has[pid]:
-            wrong.append(note["ask"])
-    return wrong
-
-
-def wasted(notes: list[dict[str, Any]]) -> int:
-    """Answers of engines beyond one a sample: those that were not yet kept when their driver died."""
-    return sum(count - 1 for count in Counter(note["got"] for note in notes if note.get("whole")).values())
-
-
-def mistakes(store: RunStore, steps: int, samples: int, updates: int, reference: RunStore | None) -> list[str]:
-    """What is wrong with a run that has ended.
-
-    Args:
-        samples: rows that each step must have.
-        updates: optimiser steps of a rollout step.
-        reference: the same run, undisturbed, to which every table must be equal; None: only what holds for any run.
-    """
-    wrong, seen = [], Counter[str]()
-    for step in range(steps):
-        manifest = store.read_manifest(step)
-        if manifest is None:
-            wrong.append(f"step {step} has no manifest")
-            continue
-        tables = {name: store.read_table(store.step_path(step, f"{name}.parquet")) for name in ("rollout", "batch")}
-        seen.update(tables["rollout"]["sample_id"].to_pylist())
-        ids = [set(table["sample_id"].to_pylist()) for table in tables.values()]
-        if tables["rollout"].num_rows != samples or ids[0] != ids[1]:
-            wrong.append(f"step {step} has {tables['rollout'].num_rows} samples and trained on {len(ids[1])}")
-        if manifest["optimizer_step"] != (step + 1) * updates:
-            wrong.append(f"step {step}: {manifest['optimizer_step']} optimiser steps instead of {(step + 1) * updates}")
-        if (store.read_json(store.step_path(step, "train.json")) or {}) == {}:
-            wrong.append(f"step {step} has no train.json")
-        for name in ("rollout", "reward", "batch") if reference else ():
-            assert reference is not None
-            path = store.step_path(step, f"{name}.parquet")
-            if store.read_bytes(path) != reference.read_bytes(path):
-                wrong.append(f"{path} differs from the undisturbed run's")
-    wrong += [f"{name} is there {count} times" for name, count in seen.items() if count > 1]
-    lines = Counter(line.get("step") for line in store.read_jsonl("metrics.jsonl"))
-    if sorted(lines) != list(range(steps)):
-        wrong.append(f"metrics.jsonl has the steps {sorted(lines)}")
-    return wrong
-
-
 # the processes
 
 
@@ -214,6 +155,9 @@ def table(kills: list[dict[str, Any]]) -> str:
 GROUPS, SAMPLES, UPDATES = 4, 4, 2
 """Of a rollout step: prompts, samples a prompt, optimiser steps."""
 
+STALENESS = 1
+"""Where steps overlap: by how many versions a token's weights may be behind."""
+
 REWARD = '''
 """A reward of a worker process: the same for the same answer."""
 import hashlib, time
@@ -254,7 +198,13 @@ def options(folder: Path, run: str, steps: int, mode: str, fakes: bool) -> dict[
             "save_hf": str(folder / f"{run}-hf-{{rollout_id}}"),
         }
     if mode == "async":
-        values |= {"fully_async": True, "max_staleness": 1}
+        values |= {
+            "fully_async": True,
+            "max_staleness": STALENESS,
+            "num_iters_per_train_update": 2,
+            "use_rollout_logprobs": True,
+            "resource": {"actor": (1, 1), "rollout": (1, 2), "actor_fwd": (1, 1)},
+        }
     return values
 
 

@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 
 import psutil
+from chaos_checks import mistakes
 from chaos_parts import (
     GROUPS,
     SAMPLES,
+    STALENESS,
     UPDATES,
     Result,
-    mistakes,
     noting,
     options,
     prepare,
@@ -102,9 +103,8 @@ class Real:
             store = RunStore(str(self.folder / run))
             found = [] if ended else ["it did not end"]
             if ended:
-                found = mistakes(
-                    store, self.steps, GROUPS * SAMPLES, UPDATES, reference if self.mode == "sync" else None
-                )
+                staleness = STALENESS if self.mode == "async" else 0
+                found = mistakes(store, self.steps, GROUPS * SAMPLES, UPDATES, reference, staleness)
                 last = f"hf-{self.steps - 1}/model.safetensors"
                 weights = [(self.folder / f"{name}-{last}").read_bytes() for name in ("alone", run)]
                 if self.mode == "sync" and weights[0] != weights[1]:

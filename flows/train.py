@@ -79,13 +79,14 @@ def overlapped_step(run: RunSession, step: int, order: StepOrder) -> dict[str, A
         done["generate"] = rollout = generate(run, step)
     done["reward"] = rewards = reward(run, step, rollout)
     with order.training(step):
-        done |= passes(run, step, rollout)
-        done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
-        save_debug_data(run, step, rollout, rewards, batch)
-        done |= critics(run, step, batch)
-        done["train"] = update = train_stage(run, step, batch)
-        weight_sync(run, step, update, order)
-        saved = checkpoint(run, step, update) if run.checkpoint_due(step) else {}
+        with run.learning:
+            done |= passes(run, step, rollout)
+            done["advantage"] = batch = advantage(run, step, rollout, rewards, *filter(None, [done.get("forward")]))
+            save_debug_data(run, step, rollout, rewards, batch)
+            done |= critics(run, step, batch)
+            done["train"] = update = train_stage(run, step, batch)
+            weight_sync(run, step, update, order)
+            saved = checkpoint(run, step, update) if run.checkpoint_due(step) else {}
         if run.evaluation_due(step):
             done["evaluate"] = evaluate(run, step, update)
         return commit(run, step, done, saved)

@@ -16,7 +16,8 @@ from relax_core.rollout.hooks import log_evaluation
 from relax_core.run import turns
 from relax_core.run.asking import asking
 from relax_core.run.debug_data import save_debug_evaluation
-from relax_core.run.reconcile import push_weights
+from relax_core.run.generating import links
+from relax_core.run.reconcile import serving
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
 from tasks.stage import stage
@@ -36,6 +37,7 @@ def _identity(version: int) -> Any:
 def _evaluated(
     run: RunSession, eval_set: EvalSet, prompts: PromptDataset, version: int, services: Services
 ) -> tuple[pa.Table, dict[str, float]]:
+    tied = links(run, version)
     return evaluate_set(
         eval_set,
         prompts,
@@ -46,20 +48,23 @@ def _evaluated(
         progress=run.progress.update,
         pools=run.reward_pools,
         services=services,
+        gate=tied["gate"],
+        revive=tied["revive"],
+        opened=tied["opened"],
     )
 
 
-def _turn(run: RunSession, version: int) -> None:
-    """Engines and judge hold their memory; the weights are sent again where the start of a judge has taken them."""
-    if run.mode == "whole" and turns.take_turns(run):
-        push_weights(run, version)
+def _turn(run: RunSession) -> None:
+    """Engines and judge hold their memory; the weights are sent again where the start of a judge has taken them, or an
+    engine was started anew beside another step."""
+    serving(run)
     turns.generate(run)
 
 
 def _evaluate(run: RunSession, step: int, key: str, folder: str, version: int) -> StageRecord:
     tables, metrics, written = {}, {}, {}
     for eval_set, prompts in run.evaluation_sets:
-        table, scores = asking(run, partial(_evaluated, run, eval_set, prompts, version), partial(_turn, run, version))
+        table, scores = asking(run, partial(_evaluated, run, eval_set, prompts, version), partial(_turn, run))
         path = run.store.step_path(step, f"{folder}/{eval_set.name}.parquet")
         tables[eval_set.name] = run.store.write_table(path, table)
         metrics.update(scores)

@@ -32,6 +32,7 @@ from relax_core.rollout.table import rollout_table
 from relax_core.run import turns
 from relax_core.run.generating import links
 from relax_core.run.health import watching
+from relax_core.run.reconcile import serving
 from relax_core.run.records import StageRecord
 from relax_core.run.selection import TABLE, buffer_before, selected
 from relax_core.run.session import RunSession
@@ -64,6 +65,7 @@ def generate(run: RunSession, step: int, key: str) -> StageRecord:
     path = options.rollout.custom_generate_function_path
     longest = options.rollout.rollout_max_response_len
     answer = custom_answer(path, options, run.tokenizer, context=context, longest=longest)
+    urls = serving(run)  # an engine may have been started anew since the step's weights were sent
     turns.generate(run)
     make = partial(
         rollout_table,
@@ -75,7 +77,7 @@ def generate(run: RunSession, step: int, key: str) -> StageRecord:
     )
     kept = Kept(run.store, step, run.stage_key("generate", step, _samples(run, step)))
     engines = _Engines(
-        urls=run.engines.urls,
+        urls=urls,
         sampling=Sampling.for_training(options),
         context=context,
         concurrency=options.sglang.sglang_server_concurrency,

@@ -27,8 +27,10 @@ QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""Environment in which neither Prefect nor Ray calls home, and Ray leaves CUDA_VISIBLE_DEVICES of CPU actors alone."""
+"""Environment in which neither Prefect nor Ray calls home, Ray leaves CUDA_VISIBLE_DEVICES of CPU actors alone, and
+whoever has lost the head is ended by Ray after 10 s, not 60: another start can only begin then."""
 
 
 def home() -> Path:
@@ -101,7 +103,7 @@ def _spawn(name: str, command: list[str], address: str, env: dict[str, str], rea
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **QUIET, **env},
+            env={**QUIET, **os.environ, **env},
             start_new_session=True,
         )
     deadline = time.monotonic() + 120

@@ -52,6 +52,8 @@ class RunEngines(ABC):
         """Held by whoever brings the engines to a version; told when ``pushed`` changes."""
         self.pushed = 0
         """The version that this process brought the engines to last."""
+        self.learning = threading.Lock()
+        """Held by whoever needs the trainer to stay at a version over several calls, where steps overlap."""
 
     @property
     @abstractmethod

@@ -11,8 +11,10 @@ from typing import Any
 from relax_core.run import turns
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
-from relax_core.training.errors import VersionMismatch
+from relax_core.waiting import told
 from relax_core.weights.label import weight_label
+
+_LOOK_SECONDS = 1.0
 
 
 def bring_actor(run: RunSession, version: int) -> None:
@@ -56,6 +58,26 @@ def push_weights(run: RunSession, version: int) -> dict[str, Any]:
     return done
 
 
+def serving(run: RunSession) -> list[str]:
+    """Addresses of the engines, each with the weights that this run gave its engines last.
+
+    Where one has others, the trainer is first brought back to those weights: it may have been started anew as well, or
+    have learned since. While a step has the trainer, it is waited for, since it sends its own weights in the end.
+    """
+    if run.mode == "rollout":  # they have the first weights, and no trainer sends others
+        return run.engines.urls
+    with told("the trainer", "engines that lack weights"):
+        while run.engines.stale(weight_label(version := run.pushed, run.history.weights_id(version))):
+            if run.learning.acquire(timeout=_LOOK_SECONDS):
+                try:
+                    if run.pushed == version:
+                        bring_actor(run, version)
+                        push_weights(run, version)
+                finally:
+                    run.learning.release()
+    return run.engines.urls
+
+
 def revive(run: RunSession) -> list[str]:
     """Engines in place of those that were lost while they generated, with the weights of those.
 
@@ -63,12 +85,6 @@ def revive(run: RunSession) -> list[str]:
         Their addresses.
     """
     run.ensure()
-    if run.mode == "rollout":  # they have the first weights, and no trainer sends others
-        return run.engines.urls
-    with run.pushing:
-        before = run.pushed
-        try:
-            push_weights(run, before)
-        except VersionMismatch:  # the trainer made the next version meanwhile, and whoever asked for it pushes it
-            run.pushing.wait_for(lambda: run.pushed != before)
-    return run.engines.urls
+    urls = serving(run)
+    turns.generate(run)  # where devices are shared, the trainer held the memory to send its weights
+    return urls

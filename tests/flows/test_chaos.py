@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
-from chaos_parts import mistakes, repeated, seconds_to_work  # noqa: E402
+from chaos_checks import SAME, mistakes, repeated  # noqa: E402
+from chaos_parts import seconds_to_work  # noqa: E402
 
 from data.store import RunStore  # noqa: E402
 from relax_core.tracking.events import EventLog  # noqa: E402
@@ -44,17 +45,38 @@ def test_a_sample_that_is_generated_again_is_seen(notes: list[dict], wrong: list
     assert repeated(notes) == wrong
 
 
+def written(path: Path, rows: list[list[tuple[str, int]]], updates: list[int]) -> RunStore:
+    """A run: for each step its samples with the version that made them, and the optimiser steps after it."""
+    store = RunStore(str(path))
+    for step, its in enumerate(rows):
+        columns = {name: [sample for sample, _ in its] for name in SAME}
+        table = pa.table(columns | {"token_versions": [[version] * 2 for _, version in its]})
+        for name in ("rollout", "reward", "batch"):
+            store.write_table(store.step_path(step, f"{name}.parquet"), table)
+        store.write_json(store.step_path(step, "train.json"), {"metrics": {}})
+        store.write_manifest(step, {"optimizer_step": updates[step]})
+        store.append_jsonl("metrics.jsonl", {"step": step})
+    return store
+
+
 def test_the_checks_of_a_run_see_what_is_wrong(tmp_path: Path) -> None:
     """Two steps of two rows: the second has a row of the first, and has been trained twice."""
-    store = RunStore(str(tmp_path / "run"))
-    for step, ids in enumerate((["a", "b"], ["b", "c"])):
-        for name in ("rollout", "batch"):
-            store.write_table(store.step_path(step, f"{name}.parquet"), pa.table({"sample_id": ids}))
-        store.write_json(store.step_path(step, "train.json"), {"metrics": {}})
-        store.write_manifest(step, {"optimizer_step": (step + 1) * 2 + step})
-        store.append_jsonl("metrics.jsonl", {"step": step})
+    store = written(tmp_path / "run", [[("a", 0), ("b", 0)], [("b", 1), ("c", 1)]], [2, 5])
     assert mistakes(store, 2, 2, 2, None) == ["step 1: 5 optimiser steps instead of 4", "b is there 2 times"]
     assert "step 2 has no manifest" in mistakes(store, 3, 2, 2, None)
+
+
+def test_the_checks_of_overlapping_steps_see_other_samples_and_weights_that_are_too_old(tmp_path: Path) -> None:
+    """Step 2 may have tokens of versions 1 and 2; which of them made a token differs from run to run."""
+    left_alone = written(tmp_path / "alone", [[("a", 0)], [("b", 1)], [("c", 2)]], [1, 2, 3])
+    right = written(tmp_path / "right", [[("a", 0)], [("b", 0)], [("c", 1)]], [1, 2, 3])
+    assert mistakes(right, 3, 1, 1, left_alone, staleness=1) == []
+    assert any("differs" in text for text in mistakes(right, 3, 1, 1, left_alone))
+    wrong = written(tmp_path / "wrong", [[("a", 0)], [("d", 0)], [("c", 0)]], [1, 2, 3])
+    assert mistakes(wrong, 3, 1, 1, left_alone, staleness=1) == [
+        "steps/000001/rollout.parquet differs from the undisturbed run's",
+        "step 2 has tokens of the versions [0]",
+    ]
 
 
 def test_time_to_useful_work_is_that_of_the_first_request_or_stage(tmp_path: Path) -> None:

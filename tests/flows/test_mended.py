@@ -1,4 +1,5 @@
-"""What dies under a run is started anew, and the run goes on (fake engine and trainer, real flow).
+"""What dies under a run is started anew, and the run goes on (fake engine and trainer, flows and tasks as plain
+functions).
 
 Guarantee of ``tasks.stage``: a stage is done again when something died under it, three times at most.
 """
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from fakes import FakeBackend, FakeEngines, FakeTrainer
+from loop import run_plain
 
 from data.errors import Lost
 from data.store import RunStore
@@ -16,7 +18,6 @@ from relax_core.config import RelaxConfig
 from relax_core.config.options import with_options
 from relax_core.tracking.events import read_events
 
-pytestmark = pytest.mark.usefixtures("prefect_server")
 STEPS, SAMPLES = 3, 4
 
 
@@ -38,9 +39,7 @@ def config(folder: Path, model: Path, prompts: Path, **options: Any) -> RelaxCon
 
 
 def train(settings: RelaxConfig, engines: FakeBackend) -> RunStore:
-    from flows.train import train
-
-    return RunStore(train(settings, backend=engines)["run"])
+    return RunStore(run_plain(settings, engines)["run"])
 
 
 class Dying(FakeBackend):

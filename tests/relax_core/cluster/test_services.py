@@ -72,3 +72,24 @@ def test_a_service_that_ends_at_once_shows_the_end_of_its_log(own_home: Path) ->
     command = [sys.executable, "-c", "print('cannot do this'); raise SystemExit(1)"]
     with pytest.raises(UserError, match=r"ended at once(?s:.*)cannot do this"):
         services._spawn("thing", command, "", {}, lambda: False)
+
+
+@pytest.mark.parametrize("own", [None, "30"])
+def test_who_has_lost_rays_head_is_told_soon_unless_the_user_wants_it_otherwise(
+    own: str | None, own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "RAY_gcs_rpc_server_reconnect_timeout_s"
+    monkeypatch.delenv(name, raising=False)
+    if own:
+        monkeypatch.setenv(name, own)
+    command = [sys.executable, "-c", f"import os, time; print(os.environ['{name}'], flush=True); time.sleep(60)"]
+    service = services._spawn("some", command, "", {}, lambda: "\n" in (own_home / "some.log").read_text())
+    services._end(service.pid)
+    assert (own_home / "some.log").read_text() == f"{own or 10}\n"
+
+
+def test_ray_knows_the_variables_that_are_set_for_it() -> None:
+    """Ray ignores a variable that it does not know: those of its C++ part are in the library's text."""
+    import ray._raylet
+
+    assert b"RAY_gcs_rpc_server_reconnect_timeout_s" in Path(ray._raylet.__file__).read_bytes()
