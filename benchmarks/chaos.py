@@ -2,6 +2,7 @@
 """Kills at random moments: whatever dies, the run ends, and as if nothing had died.
 
     python benchmarks/chaos.py --kills 200 [--mode sync|async] [--seed 0] [--no-standing] [--out FILE.json]
+    python benchmarks/chaos.py --victims driver --kills 3      # what one kind of kill costs; or: --victims everything
     python benchmarks/chaos.py --fakes --kills 2000
 
 Rounds of a run of the tiny model with the real SGLang, Megatron-core, Ray and Prefect: a victim (the driver, a rank of
@@ -40,6 +41,7 @@ def main() -> int:
     )
     parser.add_argument("--fakes", action="store_true", help="stand-ins for engines; only drivers are killed")
     parser.add_argument("--no-standing", action="store_true", help="no `relax up`: all ends with its driver")
+    parser.add_argument("--victims", default="", help="only these, by commas, such as `driver` or `everything`")
     parser.add_argument("--keep", type=Path, help="folder for the runs; by default a temporary one")
     parser.add_argument("--out", type=Path, help="write what was seen as JSON")
     parser.add_argument("--drive", nargs=2, type=Path, help=argparse.SUPPRESS)
@@ -53,7 +55,8 @@ def main() -> int:
         if chosen.fakes:
             result = with_fakes(folder, chosen.kills, chosen.seed, chosen.mode, chosen.steps)
         else:
-            real = Real(folder, chosen.seed, chosen.mode, not chosen.no_standing, chosen.steps)
+            only = tuple(filter(None, chosen.victims.split(",")))
+            real = Real(folder, chosen.seed, chosen.mode, not chosen.no_standing, chosen.steps, only)
             try:
                 result = real.go(chosen.kills, time.time() + 60 * chosen.minutes)
             finally:

@@ -69,7 +69,7 @@ def noting(store: RunStore, path: Path) -> Iterator[None]:
         seed = params.get("sampling_seed")
         note(ask=seed)
         answer = await real(client, input_ids, params, *args, **kwargs)
-        note(got=seed, whole=getattr(answer, "finish_reason", "") != "abort")
+        note(got=seed, whole=answer.finish_reason.get("type") != "abort")  # what was aborted goes on later
         return answer
 
     note(has=sorted(finished_seeds(store)))

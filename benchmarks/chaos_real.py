@@ -34,6 +34,9 @@ from relax_core.config import RelaxConfig, with_options
 
 CHAOS = Path(__file__).with_name("chaos.py")
 
+EVERYTHING = "everything"
+"""A victim: all processes of the run and its standing services at once, as in a power cut."""
+
 SILENT_SECONDS = 300.0
 """A driver that shows no useful work for so long hangs: that is a mistake of the run."""
 
@@ -48,15 +51,25 @@ def drive(settings: Path, notes: Path) -> None:
         train(with_options(RelaxConfig(), values))
 
 
+def _stacks(pid: int) -> str:
+    """What a process does, where py-spy is installed."""
+    with contextlib.suppress(OSError):
+        return subprocess.run(["py-spy", "dump", "--pid", str(pid)], capture_output=True, text=True).stdout[-2000:]
+    return ""
+
+
 class Real:
     """Runs with real engines.
 
     Args:
         standing: under a Ray head and a Prefect server that outlive a driver.
+        only: victims; empty: any but ``EVERYTHING``.
     """
 
-    def __init__(self, folder: Path, seed: int, mode: str, standing: bool, steps: int) -> None:
-        self.folder, self.mode, self.standing, self.steps = folder, mode, standing, steps
+    def __init__(
+        self, folder: Path, seed: int, mode: str, standing: bool, steps: int, only: tuple[str, ...] = ()
+    ) -> None:
+        self.folder, self.mode, self.standing, self.steps, self.only = folder, mode, standing, steps, only
         self.dice, self.result = random.Random(seed), Result()
         self.home = folder / "home"
         os.environ |= {
@@ -84,11 +97,11 @@ class Real:
             return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
 
     def victims(self, driver: subprocess.Popen[bytes]) -> dict[str, list[psutil.Process]]:
-        found = processes(self.home)
-        return {
-            "driver": [psutil.Process(driver.pid)],
-            **{kind: its for kind, its in found.items() if kind != "driver"},
-        }
+        found = {kind: its for kind, its in processes(self.home).items() if kind != "driver"}
+        found["driver"] = [psutil.Process(driver.pid)]
+        if EVERYTHING in self.only:
+            found[EVERYTHING] = [process for its in found.values() for process in its]
+        return {kind: its for kind, its in found.items() if not self.only or kind in self.only}
 
     def go(self, kills: int, until: float) -> Result:
         """Rounds until there were so many kills, or the time is over."""
@@ -135,10 +148,7 @@ class Real:
                 continue
             if not self.works(run, last_kill):
                 if time.time() - last_kill > SILENT_SECONDS:
-                    stacks = subprocess.run(
-                        ["py-spy", "dump", "--pid", str(driver.pid)], capture_output=True, text=True
-                    )
-                    self.result.mistakes.append(f"{run}: nothing for {SILENT_SECONDS:g} s: {stacks.stdout[-2000:]}")
+                    self.result.mistakes.append(f"{run}: nothing for {SILENT_SECONDS:g} s: {_stacks(driver.pid)}")
                     driver.kill()
                     driver.wait()
                     return False
@@ -158,9 +168,11 @@ class Real:
     def kill(self, run: str, driver: subprocess.Popen[bytes]) -> float:
         """SIGKILL for one of what is there; the time of it."""
         found = self.victims(driver)
+        if not found:  # those that are wanted are not there at this moment
+            return time.time()
         # a head takes a minute to come back from: it is not hit as often as its share
         victim = self.dice.choices(sorted(found), [1 if kind == "Ray head" else 4 for kind in sorted(found)])[0]
-        doomed = found[victim] if victim == "Ray head" else [self.dice.choice(found[victim])]
+        doomed = found[victim] if victim in ("Ray head", EVERYTHING) else [self.dice.choice(found[victim])]
         at = time.time()
         for process in doomed:
             with contextlib.suppress(psutil.NoSuchProcess):

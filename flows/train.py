@@ -20,6 +20,7 @@ from flows.overlap import overlapping_steps
 from flows.parameters import shown, shown_sources
 from flows.restarts import in_process
 from relax_core.config import RelaxConfig, Source, mark_derived
+from relax_core.config.forward import forward_needs
 from relax_core.run.debug_data import check_recorded, save_debug_data
 from relax_core.run.forward import check_teacher
 from relax_core.run.order import StepOrder
@@ -35,7 +36,7 @@ from tasks.checkpoint import checkpoint
 from tasks.commit import commit
 from tasks.ensure_engines import ensure_engines
 from tasks.evaluate import evaluate, evaluate_before
-from tasks.forward import passes
+from tasks.forward import forward, passes
 from tasks.generate import generate
 from tasks.reward import reward
 from tasks.train import train as train_stage
@@ -92,11 +93,23 @@ def overlapped_step(run: RunSession, step: int, order: StepOrder) -> dict[str, A
         return commit(run, step, done, saved)
 
 
+def _trained(run: RunSession, step: int) -> bool:
+    """Whether the update of a step is made, and nothing that it follows from is to be made anew."""
+    rollout = generate.known(run, step)
+    rewards = rollout and reward.known(run, step, rollout)
+    if rollout is None or rewards is None:
+        return False
+    scores = [forward.known(run, step, rollout)] if forward_needs(run.config) else []
+    found = [record for record in scores if record is not None]
+    batch = advantage.known(run, step, rollout, rewards, *found) if len(found) == len(scores) else None
+    return batch is not None and train_stage.known(run, step, batch) is not None
+
+
 def all_steps(run: RunSession, first: int) -> Generator[tuple[int, dict[str, Any]], None, None]:
     """Each finished step and its manifest, in order; they run meanwhile."""
     if run.overlaps:
         run.connect()
-        yield from overlapping_steps(run, first, run.step_order(), overlapped_step)
+        yield from overlapping_steps(run, first, run.step_order(_trained(run, first)), overlapped_step)
         return
     one_step = {"rollout": rollout_only_step, "train": train_only_step}.get(run.mode, rollout_step)
     for step in range(first, run.total_steps):

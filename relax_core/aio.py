@@ -118,3 +118,9 @@ async def gather(awaitables: Iterable[Awaitable[T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
+
+
+def cancelled() -> bool:
+    """Whether the task that runs this is to end itself; a ``CancelledError`` is somebody else's where it is not."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

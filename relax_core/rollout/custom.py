@@ -20,6 +20,7 @@ Guarantee: what comes back is complete and no longer than --rollout-max-response
 error that names function and sample.
 """
 
+import asyncio
 import copy
 import json
 from collections.abc import Sequence
@@ -32,6 +33,7 @@ from numpy.typing import NDArray
 
 from data.errors import UserError
 from data.jsontext import dumps
+from relax_core import aio
 from relax_core.config.options import as_namespace
 from relax_core.config.sections import RelaxConfig
 from relax_core.functions import UserFunction, load_function
@@ -176,7 +178,9 @@ def custom_answer(
             made = await function.call(args, _new_sample(request), params, **further)
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if aio.cancelled():
+                raise
             raise function.failure(f"on sample {request.sample_id}", error) from error
         finally:
             _engine.reset(token)

@@ -131,10 +131,9 @@ def choose(
         return list(buffer)[:count], []
     given: Groups = [list(samples) for samples in buffer.values()]
     arguments = (as_namespace(config), step, given, count) if _binds(function, 4) else (given,)
-    returned = _call(function, f"on the buffer of step {step}", config, *arguments)
-    chosen = _ids(function, step, returned, buffer)[:count]
-    left = set(_ids(function, step, given, buffer)) | {group[0].group_id for group in returned}
-    return chosen, [name for name in buffer if name not in left]
+    returned = _ids(function, step, _call(function, f"on the buffer of step {step}", config, *arguments), buffer)
+    left = {*_ids(function, step, given, buffer), *returned}
+    return returned[:count], [name for name in buffer if name not in left]
 
 
 def _ids(function: UserFunction, step: int, groups: Any, buffer: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from relax_core.rollout.generated import Generated
 from relax_core.rollout.requests import SampleRequest
 from relax_core.rollout.sample import Status
 from relax_core.rollout.source import Source
+from relax_core.waiting import told
 
 _Task = TypeVar("_Task", bound="asyncio.Task[Any]")
 
@@ -107,12 +108,13 @@ async def select(
                 else:
                     found.dropped.append((group, reason))
         await sampler.cut(spare)
-        for generated, group in running.items():
-            ended = frozenset(one.request.sample_id for one in await generated if one.status == Status.ABORTED)
-            if ended:
-                found.stopped.append((group, ended))
-            else:
-                found.surplus.append(group)
+        with told("samples that go on to their end, or whose function does not return", "the end of the generation"):
+            for generated, group in running.items():
+                ended = frozenset(one.request.sample_id for one in await generated if one.status == Status.ABORTED)
+                if ended:
+                    found.stopped.append((group, ended))
+                else:
+                    found.surplus.append(group)
         found.surplus += judged.values()  # finished, and nobody has to know what the filter would say
     finally:
         left: list[asyncio.Task[Any]] = [*running, *judged]

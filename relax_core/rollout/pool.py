@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import UserError
+from relax_core import aio
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
 from relax_core.rollout.gate import Gate
 from relax_core.rollout.pieces import Completion
@@ -134,7 +135,7 @@ class Pool:
             try:
                 return await call.work
             except asyncio.CancelledError:
-                if _cancelled():
+                if aio.cancelled():
                     raise
                 # Else ``call`` was ended, or ``lose`` gave its engine up: it goes to another one.
             except EngineUnavailable as error:
@@ -255,9 +256,3 @@ class Pool:
             "Run the same command again: engines are started anew and finished steps are kept.",
             "\n".join(f"{url}: {reason}" for url, reason in self.lost.items()),
         )
-
-
-def _cancelled() -> bool:
-    """Whether the task that runs this is to end itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

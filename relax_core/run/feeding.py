@@ -72,6 +72,8 @@ class SliceFeeder:
         with self._changed:
             ids, groups = rows["sample_id"].to_pylist(), rows["group_id"].to_pylist()
             for place, (sample_id, group_id) in enumerate(zip(ids, groups, strict=True)):
+                if sample_id in self._group_of:
+                    continue  # a generation that is done again hands over what it had kept
                 self._rows.setdefault(group_id, []).append(rows.slice(place, 1))
                 self._members.setdefault(group_id, []).append(sample_id)
                 self._group_of[sample_id] = group_id

@@ -273,16 +273,18 @@ class RunSession(RunEngines):
         """Of the models that this run trains: the policy, and the critic if it has one."""
         return [self.history, self.critic_history] if self.has_critic else [self.history]
 
-    def step_order(self) -> StepOrder:
-        """Turns of the steps that are left. The first one may have trained already: its update is recorded, and
-        engines begin with the weights that it made."""
+    def step_order(self, trained: bool = False) -> StepOrder:
+        """Turns of the steps that are left.
+
+        Args:
+            trained: the update of the first one is made, and is not made anew: engines begin with its weights.
+        """
         first = self.next_step()
 
         def tell(step: int, oldest: int, seconds: float) -> None:
             cause = f"--max-staleness {self.config.cluster.max_staleness}: step {oldest} had not trained"
             self.events.add("staleness_wait", step, "generate", cause, seconds=round(seconds, 3))
 
-        trained = self.records.last(first, "train") is not None
         return StepOrder(first, self.config.cluster.max_staleness, first + trained, tell)
 
     @property

@@ -2,10 +2,12 @@
 for engines and trainer in a process of their own. Other victims: ``tests/flows/test_kill.py``, and the benchmark.
 """
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -13,18 +15,20 @@ ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "benchmarks"))
 
 from chaos_checks import SAME, mistakes, repeated  # noqa: E402
-from chaos_parts import seconds_to_work  # noqa: E402
+from chaos_parts import noting, read_notes, seconds_to_work  # noqa: E402
 
 from data.store import RunStore  # noqa: E402
 from relax_core.tracking.events import EventLog  # noqa: E402
 
 
-def test_killed_at_random_moments_runs_end_as_if_nothing_had_happened(tmp_path: Path) -> None:
-    """Twelve kills; the benchmark exits with 0 only where it found no mistake."""
-    command = [sys.executable, str(ROOT / "benchmarks/chaos.py"), "--fakes", "--kills", "12", "--steps", "4"]
-    done = subprocess.run([*command, "--keep", str(tmp_path)], capture_output=True, text=True, timeout=300)
+@pytest.mark.parametrize(("mode", "kills"), [("sync", 12), ("async", 8)])
+def test_killed_at_random_moments_runs_end_as_if_nothing_had_happened(mode: str, kills: int, tmp_path: Path) -> None:
+    """The benchmark exits with 0 only where it found no mistake."""
+    command = [sys.executable, str(ROOT / "benchmarks/chaos.py"), "--fakes", "--mode", mode, "--kills", str(kills)]
+    command += ["--steps", "4", "--keep", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "12 kills" in done.stdout
+    assert f"{kills} kills" in done.stdout
     assert "finished samples generated again: 0" in done.stdout
 
 
@@ -85,3 +89,18 @@ def test_time_to_useful_work_is_that_of_the_first_request_or_stage(tmp_path: Pat
     notes = [{"time": 10.0, "ask": 1}, {"time": 12.5, "got": 1}, {"time": 14.0, "ask": 2}]
     assert seconds_to_work(11.0, notes, store) == 3.0
     assert seconds_to_work(15.0, notes, store) is None
+
+
+def test_an_answer_that_was_aborted_is_noted_as_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from relax_core.engines.client import Completion, EngineClient
+
+    async def generate(client: object, input_ids: object, params: dict) -> Completion:
+        nothing = np.zeros(0)
+        return Completion(nothing, nothing, {"type": params["ends"]}, "1", ("1",), 1, 0)
+
+    monkeypatch.setattr(EngineClient, "generate", generate)
+    with noting(RunStore(str(tmp_path / "run")), tmp_path / "notes"):
+        for seed, reason in enumerate(("stop", "length", "abort")):
+            asyncio.run(EngineClient.generate(None, [1], {"sampling_seed": seed, "ends": reason}))
+    got = {note["got"]: note["whole"] for note in read_notes(tmp_path / "notes") if "got" in note}
+    assert got == {0: True, 1: True, 2: False}

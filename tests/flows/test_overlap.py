@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes import FakeBackend, FakeTrainer, Killed
+from fakes import FakeBackend, FakeTrainer, Killed, Stopper
 from loop import Writes, run_plain
 
 from data.store import RunStore
@@ -251,3 +251,34 @@ def test_stopped_before_any_write_an_overlapping_run_loses_and_doubles_nothing(
     assert len(set(engines.trainer.applied)) == len(applied) or stop % 20  # an update again is the same update
     assert [(store.read_manifest(step) or {})["weights"]["version"] for step in range(STEPS)] == [1, 2, 3, 4]
     assert all(min(versions(store, step)) >= step - 2 for step in range(STEPS))
+
+
+def stopped(settings: RelaxConfig, engines: FakeBackend, stage: str, leave: bool = False) -> None:
+    """A driver that is killed at a stage of step 1."""
+    with pytest.MonkeyPatch.context() as patch:
+        Stopper(patch, 1, stage, leave)
+        with pytest.raises(Killed):
+            run_plain(settings, engines)
+
+
+def test_samples_that_are_made_anew_are_not_made_by_the_weights_that_they_shall_lead_to(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    """The update of step 1, to version 2, is recorded when another --max-staleness has its samples made anew."""
+    engines, settings = backend(), config(tmp_path, tiny_model, sums, max_staleness=0)
+    stopped(settings, engines, "weight_sync", leave=True)
+    store = RunStore(run_plain(with_options(settings, {"max_staleness": 1}), engines)["run"])
+    assert versions(store, 1) <= {0, 1}
+
+
+def test_a_run_goes_on_after_a_kill_in_the_middle_of_making_an_update_anew(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    """Its update is recorded, and by another reward its batch has been written anew, of which there is no record."""
+    engines, settings = backend(), config(tmp_path, tiny_model, sums)
+    stopped(settings, engines, "weight_sync")
+    other = with_options(settings, {"rm_type": "exact_number"})
+    stopped(other, engines, "advantage", leave=True)
+    engines.lose_all()
+    run_plain(other, engines)
+    assert sorted({version for version, _ in engines.trainer.applied}) == [1, 2, 3, 4]

@@ -299,6 +299,7 @@ WRONG = [
         "cannot be written as JSON",
     ),
     ("return sample.tokens[99]", "failed on sample 000000-0000-000: IndexError"),
+    ("import asyncio; raise asyncio.CancelledError", "failed on sample 000000-0000-000: CancelledError"),
 ]
 
 

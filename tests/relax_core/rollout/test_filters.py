@@ -138,6 +138,10 @@ def test_without_a_function_the_oldest_groups_go_on() -> None:
             (["c", "b"], []),
         ),
         ("def mine(args, rollout_id, buffer, num_samples):\n    del buffer[0]\n    return [buffer[0]]", (["b"], ["a"])),
+        (
+            "def mine(args, rollout_id, buffer, num_samples):\n    return map(buffer.pop, [0, 0])",  # an iterator
+            (["a", "b"], []),
+        ),
         ("def mine(args, rollout_id, buffer, num_samples):\n    return [] if rollout_id == 4 else buffer", ([], [])),
     ],
 )
