@@ -17,6 +17,7 @@ weights equal those of a run that was left alone, bit by bit. Prints a table by 
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -49,6 +50,7 @@ def main() -> int:
     if chosen.drive:
         drive(*chosen.drive)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is ended
     with tempfile.TemporaryDirectory() as temporary:
         folder = (chosen.keep or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)

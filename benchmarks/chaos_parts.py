@@ -114,6 +114,7 @@ def processes(home: Path) -> dict[str, list[psutil.Process]]:
 
 
 _KINDS = (
+    ("chaos.py --drive", "driver"),
     ("ray::RankActor", "trainer rank"),
     ("ray::TrainerRank", "trainer rank"),
     ("ray::Trainer", "trainer rank"),

@@ -187,6 +187,11 @@ class Real:
         return at
 
     def close(self) -> None:
+        """End the services, and what an interrupted run has left."""
         from relax_core.cluster import services
 
         services.stop()
+        for process in [process for its in processes(self.home).values() for process in its]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.pid != os.getpid():
+                    process.kill()

@@ -32,14 +32,18 @@ class _Steps:
         self._threads: list[threading.Thread] = []
         self._finished: dict[int, dict[str, Any]] = {}
         self._changed = threading.Condition()
+        self._ended = False
         self.error: BaseException | None = None
 
     def start(self, step: int) -> None:
-        """Begin a step."""
+        """Begin a step, unless all are to end."""
         context = contextvars.copy_context()  # the parent flow's, so that this is its subflow
         thread = threading.Thread(target=context.run, args=(self._serve, step), name=f"step-{step:06d}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
+        with self._changed:
+            if self._ended or self.error is not None:
+                return  # its subflow would be made while the parent ends
+            self._threads.append(thread)
+            thread.start()
 
     def finished(self, step: int) -> dict[str, Any]:
         """The manifest of a step, when it is there.
@@ -55,6 +59,8 @@ class _Steps:
 
     def stop(self) -> None:
         """End what can be ended, and wait a little for it."""
+        with self._changed:
+            self._ended = True
         self._order.stop()
         self._canceller.cancel()
         for thread in self._threads:

@@ -33,6 +33,10 @@ BUSY_SHARE = 0.02
 
 _TRACE_SECONDS = 1.0
 
+_PAUSE_SECONDS = 1e9
+"""Between two looks at a driver; if more has passed, this process stood still (Ctrl-Z, a frozen container), and the
+driver with it."""
+
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Whoever sends one of these wants an end."""
 
@@ -137,13 +141,16 @@ class _Driver:
         Returns:
             Why it is to be started again; None: it is not.
         """
-        hung = None
+        hung, looked = None, time.monotonic()
         try:
             while True:
                 self._read(committed)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     self._process.wait(0.2)
                     break
+                looked, before = time.monotonic(), looked
+                if looked - before > _PAUSE_SECONDS:
+                    self._last = min(self._last + looked - before, looked)
                 if hung is None and (hung := self._hangs()):
                     self._end()
             self._read(committed)

@@ -67,7 +67,7 @@ def commit(run: RunSession, step: int, stages: dict[str, StageRecord], saved: Sa
     for history in run.histories:
         if history.entry in saved:
             with told("old checkpoints to be deleted", f"step {step + 1}"):
-                pruned = retention.prune(history, run.config.checkpoint)
+                pruned = retention.prune(history, run.config.checkpoint, run.sent_version(step + 1))
             for iteration in pruned:
                 run.events.add("checkpoint_deleted", step, history.name, iteration=iteration)
     run.progress.step_done(step, metrics, seconds, clock.elapsed)

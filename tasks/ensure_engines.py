@@ -58,9 +58,7 @@ def _bring_base(run: RunSession, version: int, lazy: bool) -> None:
         lazy: trainers stay where they are if the engines need nothing: one may have made an update that is not
             recorded, and answers for it when its turn comes.
     """
-    base = version
-    while base and not run.sync_due(base - 1):
-        base -= 1
+    base = run.sent_version(version)
     if (lazy or base != version) and not run.engines.stale(weight_label(base, run.history.weights_id(base))):
         run.pushed = base
         return

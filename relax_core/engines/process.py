@@ -18,6 +18,7 @@ import psutil
 
 from data.errors import UserError
 from relax_core.engines.control import EngineControl
+from relax_core.engines.devices import seen_by_engine
 from relax_core.engines.errors import EngineStartError, EngineUnavailable
 from relax_core.engines.serve import PARENT
 from relax_core.engines.spec import EngineSpec
@@ -119,6 +120,7 @@ class EngineProcess:
         command = [sys.executable, "-P", "-m", "relax_core.engines.serve", *self.spec.arguments]
         command += ["--host", self.spec.host, "--port", str(port)]
         environment = os.environ | dict(self.spec.environment) | {PARENT: str(os.getpid())}
+        environment |= seen_by_engine(environment)
         with self._open_log() as log:
             log.write(f"{' '.join(command)}\n".encode())
             log.flush()

@@ -120,6 +120,10 @@ def monitor(
 def watching(run: RunEngines) -> Iterator[None]:
     """Round a generation, whose engines hold their memory: if the options want it, engines that die are taken out of it
     and ended, so that others can be started in their place."""
-    found = monitor(run.config, lambda: run.engines.urls, run.lose_engine, lambda: run.gate.is_closed)
+
+    def paused() -> bool:
+        return run.gate.is_closed and not run.gate.inside  # one that hangs while requests end holds up all others
+
+    found = monitor(run.config, lambda: run.engines.urls, run.lose_engine, paused)
     with found or nullcontext():
         yield

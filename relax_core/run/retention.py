@@ -31,11 +31,13 @@ def to_keep(found: Sequence[int], options: CheckpointSection) -> list[int]:
     return sorted({*found[:1], *landmarks[:most]}, reverse=True)
 
 
-def prune(history: History, options: CheckpointSection) -> list[int]:
+def prune(history: History, options: CheckpointSection, version: int | None = None) -> list[int]:
     """Delete what need not be kept. Call it when a step is committed.
 
     Args:
         history: of the run's model whose checkpoints they are.
+        version: that engines which are started anew will need, where it may be older than the newest: the newest
+            checkpoint that it can be made from stays too.
 
     Returns:
         The iterations that were deleted.
@@ -55,7 +57,10 @@ def prune(history: History, options: CheckpointSection) -> list[int]:
         return []
     newest = max(own)
     keep = set(to_keep(list(own), options))
-    keep |= set([iteration for iteration, resumable in own.items() if resumable][:1])
+    resumable = [iteration for iteration, whole in own.items() if whole]
+    keep |= set(resumable[:1])
+    if version is not None:
+        keep |= set([iteration for iteration in resumable if iteration < version][:1])
     doomed = [iteration for iteration in own if iteration not in keep]
     begun = options.async_save
     doomed += [i for i in iterations(files) if i < newest and i not in own and _is_remainder(history, files, i, begun)]

@@ -299,7 +299,10 @@ class RunSession(RunEngines):
         """
         if self.mode == "rollout":
             return 0
-        version = max(0, step - self.config.cluster.max_staleness) if self.overlaps else step
+        return self.sent_version(max(0, step - self.config.cluster.max_staleness) if self.overlaps else step)
+
+    def sent_version(self, version: int) -> int:
+        """The newest version up to this one that the engines get."""
         while version and not self.sync_due(version - 1):
             version -= 1
         return version

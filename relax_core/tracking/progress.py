@@ -4,6 +4,7 @@ Guarantee: on a terminal one line moves and finished things stay above it; elsew
 plain line. Nothing here decides anything, and any thread may call it.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -84,6 +85,9 @@ class Progress:
             self._show()
         try:
             yield
+        except asyncio.CancelledError:  # another step has failed, or somebody has stopped the run
+            self._end(stage, "stopped")
+            raise
         except BaseException as error:
             self._end(stage, f"ended by {type(error).__name__}")
             raise

@@ -282,3 +282,21 @@ def test_a_run_goes_on_after_a_kill_in_the_middle_of_making_an_update_anew(
     engines.lose_all()
     run_plain(other, engines)
     assert sorted({version for version, _ in engines.trainer.applied}) == [1, 2, 3, 4]
+
+
+def test_no_step_begins_once_the_others_are_to_end() -> None:
+    from flows.overlap import _Steps
+    from relax_core.run.order import StepOrder
+
+    begun: list[int] = []
+
+    def one_step(run: Any, step: int, order: StepOrder) -> dict[str, Any]:
+        begun.append(step)
+        return {}
+
+    nobody: Any = None
+    steps = _Steps(nobody, StepOrder(0, 1), one_step)
+    steps.stop()
+    steps.start(0)
+    steps.stop()  # waits for its thread, if there is one
+    assert begun == []

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ print(f"life {life}", flush=True)
 """
 PARENT = """
 import sys
+import time
 from data.errors import UserError
 from flows import supervise
 from flows.cli.stop import end_in_time
@@ -104,6 +106,21 @@ def test_a_driver_without_a_sign_of_life_is_ended_and_started_again(tmp_path: Pa
 
 def test_a_driver_that_computes_does_not_hang(tmp_path: Path) -> None:
     run = watched(tmp_path, "signs.alive()\nuntil = time.monotonic() + 3\nwhile time.monotonic() < until: pass")
+    assert run.end() == 0, run.output
+    assert lives(tmp_path) == 1
+
+
+def test_a_pause_of_all_is_no_hang(tmp_path: Path) -> None:
+    """As by Ctrl-Z, or in a container that is frozen: driver and watcher stand still for longer than the limit."""
+    program = "signs.EVERY_SECONDS = 0.0\nfor turn in range(60):\n    time.sleep(0.1); signs.alive()\n"
+    run = watched(tmp_path, program + "    if turn == 9: print(os.getpid(), 'is ready', flush=True)")
+    run.wait_for("is ready")
+    driver = int(run.output.split("is ready")[0].split()[-1])
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        os.kill(run.process.pid, number)
+        os.kill(driver, number)
+        if number == signal.SIGSTOP:
+            time.sleep(2.5)
     assert run.end() == 0, run.output
     assert lives(tmp_path) == 1
 

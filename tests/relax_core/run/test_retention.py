@@ -62,13 +62,24 @@ class Run:
             manifest = {"weights": {"id": f"own-{iteration}"}, "checkpoint": {"iteration": iteration}}
             self.store.write_manifest(iteration, manifest)
 
-    def prune(self, **values: Any) -> list[int]:
+    def prune(self, version: int | None = None, **values: Any) -> list[int]:
         history = History(self.store, StageRecords(self.store), str(self.folder), "start")
-        return prune(history, options(**values))
+        return prune(history, options(**values), version)
 
     @property
     def left(self) -> list[str]:
         return sorted(path.name for path in self.folder.iterdir())
+
+
+def test_the_checkpoint_stays_that_engines_between_two_pushes_would_be_given_their_weights_from(tmp_path: Path) -> None:
+    """With --update-weights-interval 3 engines have version 6 in steps 6, 7 and 8. Started anew in step 8, that is
+    after iteration 7, they need it again, and only iterations up to 5 come before it."""
+    run = Run(tmp_path)
+    for iteration in (4, 5, 6, 7):
+        run.save(iteration)
+    assert run.prune(6, max_actor_ckpt_to_keep=1) == [4, 6]
+    run.save(8)
+    assert run.prune(9, max_actor_ckpt_to_keep=1) == [5, 7]  # pushed: version 9 is iteration 8
 
 
 class Crash(BaseException):

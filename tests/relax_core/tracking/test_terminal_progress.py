@@ -1,5 +1,6 @@
 """What the terminal shows, with and without a terminal, and the closing summary."""
 
+import asyncio
 import io
 import shlex
 import subprocess
@@ -96,6 +97,14 @@ def test_a_failed_stage_says_so_and_lets_the_error_through():
     assert "train" in out.getvalue()
     assert "ended by ZeroDivisionError" in out.getvalue()
     progress.update(1, 1, 1)  # nothing runs: nothing to show, no error
+
+
+def test_a_stage_that_ends_because_of_another_is_no_error():
+    progress, out = plain()
+    with pytest.raises(asyncio.CancelledError), progress.stage(0, "generate"):
+        raise asyncio.CancelledError
+    assert "stopped" in out.getvalue()
+    assert "Error" not in out.getvalue()
 
 
 @pytest.mark.parametrize(

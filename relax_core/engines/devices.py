@@ -1,0 +1,36 @@
+"""Which GPUs the process of an engine sees.
+
+Guarantee: its own come first, so that it computes on them; behind them are the machine's others, whose memory it can
+map: weights come from the trainer's. Where the machine does not tell, nothing changes.
+"""
+
+import subprocess
+from collections.abc import Mapping
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def seen_by_engine(environment: Mapping[str, str], machine: list[tuple[str, str]] | None = None) -> dict[str, str]:
+    """Variables to add to the environment of an engine's process.
+
+    Args:
+        environment: its own; an empty list of devices is a CPU's.
+        machine: index and UUID of each GPU; None: asked for.
+    """
+    own = [name for name in environment.get(VISIBLE, "").split(",") if name]
+    if not own:
+        return {}
+    machine = _gpus() if machine is None else machine
+    place = 0 if all(name.isdigit() for name in own) else 1
+    others = [pair[place] for pair in machine if set(own).isdisjoint(pair)]
+    return {VISIBLE: ",".join([*own, *others])} if others else {}
+
+
+def _gpus() -> list[tuple[str, str]]:
+    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    try:
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return []
+    pairs = [tuple(part.strip() for part in line.split(",")) for line in lines]
+    return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]
