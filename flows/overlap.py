@@ -20,6 +20,9 @@ from relax_core.run.session import RunSession
 END_SECONDS = 10.0
 """How long the other steps may take to end when one has failed, or the run is stopped."""
 
+AHEAD = 2
+"""Subflows that are there before their turn: Prefect makes one in 0.2 s, and in seconds where its database is busy."""
+
 OneStep = Callable[[RunSession, int, StepOrder], dict[str, Any]]
 
 
@@ -117,5 +120,5 @@ def overlapping_steps(
 def _start_all(run: RunSession, first: int, order: StepOrder, steps: _Steps) -> None:
     with contextlib.suppress(Stopped):
         for step in range(first, run.total_steps):
-            order.wait_for_begin(step - 1)  # one ahead: Prefect takes a while to make a subflow
+            order.wait_for_begin(step - AHEAD)
             steps.start(step)

@@ -33,7 +33,7 @@ BUSY_SHARE = 0.02
 
 _TRACE_SECONDS = 1.0
 
-_PAUSE_SECONDS = 1e9
+_PAUSE_SECONDS = 1.0
 """Between two looks at a driver; if more has passed, this process stood still (Ctrl-Z, a frozen container), and the
 driver with it."""
 

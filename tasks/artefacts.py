@@ -1,12 +1,16 @@
 """What a run shows in Prefect's interface: a progress bar, a table and links per step, a summary at the end.
 
-Guarantee: nothing here decides anything; a run whose artefacts cannot be written goes on and says so in the log.
+Guarantee: nothing here decides anything; a run whose artefacts cannot be written goes on and says so in the log. No
+step waits for the server: what is written in the middle of a run is written beside it, in order, and is there when
+``summary`` returns.
 """
 
+import contextvars
 import logging
 import time
 from collections.abc import Callable, Mapping
-from functools import wraps
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial, wraps
 from typing import Any, ParamSpec
 from uuid import UUID
 
@@ -24,7 +28,15 @@ log = logging.getLogger(__name__)
 P = ParamSpec("P")
 SILENT_SECONDS = 300.0
 """After a failure nothing is tried for so long: a server that is gone costs half a minute a call."""
+MOST_WAITING = 30
+"""Writes that may wait; further ones are left out."""
+
+FLUSH_SECONDS = 60.0
+"""How long the end of a run waits for what is still to be written."""
+
 _silent_until = [0.0]
+_beside = ThreadPoolExecutor(1, thread_name_prefix="artefacts")
+_waiting: list[Future[Any]] = []
 
 
 def _optional(write: Callable[P, Any]) -> Callable[P, Any]:
@@ -42,6 +54,19 @@ def _optional(write: Callable[P, Any]) -> Callable[P, Any]:
     return guarded
 
 
+def _later(write: Callable[P, Any]) -> Callable[P, None]:
+    """Write beside the run, as the flow and task that this is called in."""
+    optional = _optional(write)
+
+    @wraps(write)
+    def handed_over(*args: P.args, **kwargs: P.kwargs) -> None:
+        _waiting[:] = [one for one in _waiting if not one.done()]
+        if time.monotonic() >= _silent_until[0] and len(_waiting) < MOST_WAITING:
+            _waiting.append(_beside.submit(partial(contextvars.copy_context().run, optional, *args, **kwargs)))
+
+    return handed_over
+
+
 def _key(run: RunSession, what: str) -> str:
     """Prefect allows lower-case letters, digits and dashes."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run.id}-{what}".lower())
@@ -56,14 +81,14 @@ def start(run: RunSession, done: int) -> UUID | None:
     return identifier if isinstance(identifier, UUID) else None
 
 
-@_optional
+@_later
 def progress(run: RunSession, identifier: UUID | None, done: int) -> None:
     """Move the bar."""
     if identifier is not None:
         update_progress_artifact(identifier, 100.0 * done / run.total_steps)
 
 
-@_optional
+@_later
 def step(run: RunSession, number: int, manifest: Mapping[str, Any]) -> None:
     """A step's metrics, seconds and files."""
     rows = [{"what": name, "value": _short(value)} for name, value in sorted(manifest["metrics"].items())]
@@ -76,7 +101,8 @@ def step(run: RunSession, number: int, manifest: Mapping[str, Any]) -> None:
 
 @_optional
 def summary(run: RunSession, text: str) -> None:
-    """The closing summary."""
+    """The closing summary; waits for all others."""
+    wait(_waiting, FLUSH_SECONDS)
     create_markdown_artifact(text, key=_key(run, "summary"), description=run.store.url)
 
 

@@ -85,13 +85,14 @@ def mended(run: RunSession, step: int, name: str, work: Callable[[], T]) -> T:
     """What ``work`` returns; where something dies under it, that is started anew and the work is done again.
 
     Raises:
-        Lost: the third time, or nothing can be started; the reason is the last one's.
+        Lost: the third time, or nothing can be started; the reason is the last one's. What dies while it comes up for
+            the first time in this process may never come up, and is told at once.
     """
     for attempt in range(1, TRIES + 1):
         try:
             return work()
         except Lost as error:
-            if attempt == TRIES or name == "ensure_engines":
+            if attempt == TRIES or not run.engines_known:
                 raise
             run.check_driver()  # what a newer driver has ended is not to be started again
             run.progress.note(f"step {step + 1}: {name} is done again: {error.problem}")

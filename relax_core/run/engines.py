@@ -54,6 +54,8 @@ class RunEngines(ABC):
         """The version that this process brought the engines to last."""
         self.learning = threading.Lock()
         """Held by whoever needs the trainer to stay at a version over several calls, where steps overlap."""
+        self.ended = threading.Event()
+        """Set when the run is closed: what waits in a thread of its own then ends."""
 
     @property
     @abstractmethod

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
+from data.errors import Lost
 from relax_core.run import turns
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
@@ -68,6 +69,8 @@ def serving(run: RunSession) -> list[str]:
         return run.engines.urls
     with told("the trainer", "engines that lack weights"):
         while run.engines.stale(weight_label(version := run.pushed, run.history.weights_id(version))):
+            if run.ended.is_set():
+                raise Lost("The run was closed while engines waited for weights.", "Start again: the run goes on.")
             if run.learning.acquire(timeout=_LOOK_SECONDS):
                 try:
                     if run.pushed == version:

@@ -431,6 +431,7 @@ class RunSession(RunEngines):
 
     def close(self) -> None:
         """End what this process owns, and let another driver in."""
+        self.ended.set()
         if self.__dict__.get("board") is not None:
             self.__dict__["board"].close()
         for step in list(self._feeders):

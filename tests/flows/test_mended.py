@@ -99,6 +99,35 @@ def test_a_trainer_that_dies_again_and_again_ends_the_run_with_the_reason(
     assert engines.engine.generate_calls == STEPS * SAMPLES
 
 
+def test_a_trainer_that_dies_while_the_run_is_resumed_is_started_anew(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    """A new driver, a new trainer, which dies as it loads the checkpoint of the first two steps."""
+    plain = FakeBackend()
+    train(config(tmp_path / "plain", tiny_model, sums), plain)
+    train(config(tmp_path, tiny_model, sums, num_rollout=2), FakeBackend())
+    engines = Dying("load", step=0, times=1)
+    store = train(config(tmp_path, tiny_model, sums), engines)
+    assert engines.trainer.weights == plain.trainer.weights
+    assert [(event["who"], event["step"]) for event in read_events(store) if event["kind"] == "retry"] == [
+        ("ensure_engines", 2)
+    ]
+
+
+def test_what_dies_as_it_comes_up_for_the_first_time_is_not_tried_again(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    class Stillborn(FakeBackend):
+        def ensure(self, critic: bool = False) -> tuple[FakeTrainer, FakeEngines]:
+            super().ensure(critic)
+            raise Lost("The trainer died.")
+
+    engines = Stillborn()
+    with pytest.raises(Lost):
+        train(config(tmp_path, tiny_model, sums), engines)
+    assert engines.ensured == 1
+
+
 def test_the_last_engine_dies_and_the_generation_goes_on_with_a_new_one(
     tmp_path: Path, tiny_model: Path, sums: Path
 ) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from relax_core.config.options import flag_of
 from relax_core.config.rules.base import Rule
 from relax_core.config.rules.kinds import KL, estimator, estimator_text, has_kl, idle, is_rl
 from relax_core.config.values import Values
@@ -32,6 +33,37 @@ def _split_groups(values: Values) -> list[dict[str, Any]]:
     into = f"into {parts} parts of whole groups" if parts > 1 else "into whole groups"
     other = ", or give another --num-iters-per-train-update" if parts > 1 else ""
     return [{"into": into, "unit": parts * group, "other": other}]
+
+
+_WHOLE_STEPS = {
+    "over_sampling_batch_size": "the groups of a step are known when it ends",
+    "dynamic_sampling_filter_path": "the groups of a step are known when it ends",
+    "use_opd": "the log-probs of a teacher are asked for when the step is generated",
+    "offload_train": "the trainer gives up its gradients when it leaves the device",
+    "custom_loss_function_path": "the function may keep what it has seen of a batch",
+    "custom_tis_function_path": "the function is asked about the whole batch first",
+    "rollout_data_postprocess_path": "the function gets the samples of a whole step",
+    "custom_reward_post_process_path": "the function gets the samples of a whole step",
+    "custom_convert_samples_to_train_data_path": "the function gets the samples of a whole step",
+}
+"""Options with which no slice is trained on ahead (``relax_core.batching.slices``, ``relax_core.run.feeding``), and
+why."""
+
+
+def _late_slices(values: Values) -> Iterator[dict[str, Any]]:
+    if not values.fully_async or not is_rl(values) or values.num_iters_per_train_update == 1:
+        return
+    more = (values.over_sampling_batch_size or 0) > (values.rollout_batch_size or 0)
+    read = values.use_tis or values.get_mismatch_metrics
+    unread = {
+        "over_sampling_batch_size": not more,
+        "custom_tis_function_path": not read,
+        "custom_loss_function_path": values.loss_type != "custom_loss",
+    }
+    for name, why in _WHOLE_STEPS.items():
+        if values[name] and not unread.get(name):
+            yield {"other": flag_of(name), "why": why}
+            return
 
 
 RULES: tuple[Rule, ...] = (
@@ -126,6 +158,23 @@ RULES: tuple[Rule, ...] = (
         ("fully_async",),
         lambda v: not v.fully_async,
         "has no effect without --fully-async.",
+    ),
+    Rule(
+        name="slices-are-early",
+        option="num_iters_per_train_update",
+        reads=(
+            "num_iters_per_train_update",
+            "fully_async",
+            "loss_type",
+            "rollout_batch_size",
+            "use_tis",
+            "get_mismatch_metrics",
+            *_WHOLE_STEPS,
+        ),
+        each=_late_slices,
+        message="has no effect with {other}: {why}.",
+        fix="Leave one out.",
+        severity="warning",
     ),
     Rule(
         name="slices-have-whole-groups",

@@ -2,10 +2,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rule_cases import Case, check_case, check_names, problems_of
+from rule_cases import Case, check_case, check_names, problems_of, report_of
 
 from relax_core.config.rules import asynchronous
 from relax_core.config.rules.asynchronous import RULES
+from relax_core.run.feeding import feeds
 
 ALL = dict.fromkeys(("actor", "rollout", "advantages", "reference", "actor_fwd"), (1, 1))
 # two updates a step, so that nothing is on-policy
@@ -122,6 +123,15 @@ CASES: list[tuple[str, Case]] = [
             {"num_iters_per_train_update": 2},
             "--num-iters-per-train-update 2: has no effect without --fully-async.",
             {**ASYNC, "num_iters_per_train_update": 2},
+        ),
+    ),
+    (
+        "slices-are-early",
+        Case(  # 8 prompts a step
+            {**ASYNC, "num_iters_per_train_update": 2, "over_sampling_batch_size": 12},
+            "--num-iters-per-train-update 2: has no effect with --over-sampling-batch-size: the groups of a step are"
+            " known when it ends. Leave one out.",
+            {**ASYNC, "num_iters_per_train_update": 2, "over_sampling_batch_size": 8},
         ),
     ),
     (
@@ -246,3 +256,29 @@ def test_the_estimators_that_standardise_are_told_once_that_they_cannot_be_async
     told = [problem for rule in RULES for problem in problems_of(tmp_path, rule, options)]
     assert len(told) == 1
     assert told[0].startswith("--advantage-estimator reinforce_plus_plus: cannot be used with --fully-async")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"over_sampling_batch_size": 12},
+        {"dynamic_sampling_filter_path": "mine.keep"},
+        {"use_opd": True, "opd_type": "sglang"},
+        {"offload_train": True},
+        {"loss_type": "custom_loss", "custom_loss_function_path": "mine.loss"},
+        {"custom_loss_function_path": "mine.loss"},
+        {"use_tis": True, "custom_tis_function_path": "mine.tis"},
+        {"custom_tis_function_path": "mine.tis"},
+        {"rollout_data_postprocess_path": "mine.post"},
+        {"custom_reward_post_process_path": "mine.post"},
+        {"custom_convert_samples_to_train_data_path": "mine.convert"},
+        {"fully_async": False},
+    ],
+    ids=str,
+)
+def test_slices_are_said_to_be_late_just_where_they_are(options: dict[str, Any], tmp_path: Path) -> None:
+    given = {**ASYNC, "num_iters_per_train_update": 2, **options}
+    rules = [rule for rule in RULES if rule.name in ("slices-are-early", "slices-of-an-async-batch")]
+    told = [problem for rule in rules for problem in problems_of(tmp_path, rule, given)]
+    assert feeds(report_of(tmp_path, given).config) == (told == [])
