@@ -76,10 +76,10 @@ def last_complete_step(store: RunStore, first: int = 0, say: Callable[[int, str]
             also = f"; {later} later step{'s follow' if later > 1 else ' follows'} in the same way" if later else ""
             after = _last_stage(step, sizes)
             where = f"after its stage {after}, if that is whole" if after else "from its first stage on"
-            say(step, f"Step {step} is not finished ({problem}): the run goes on with it, {where}{also}.")
+            say(step, f"steps/{step:06d} is not finished ({problem}): the run goes on with it, {where}{also}.")
             break
         for path in _changed_files(content, sizes):
-            say(step, f"Step {step}: {path} is not as it was written; nothing needs it to go on.")
+            say(step, f"steps/{step:06d}: {path} is not as it was written; nothing needs it to go on.")
         last, step = step, step + 1
     return last
 

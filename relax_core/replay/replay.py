@@ -37,6 +37,7 @@ from relax_core.replay.weights import compare_weights
 from relax_core.rewards.pools import Pools
 from relax_core.rewards.score import score_timed
 from relax_core.run.advantage import batch_table
+from relax_core.run.feeding import feeds, slices_of, with_slices
 from relax_core.run.forward import joined, require_finite
 
 ROUNDING = Tolerance(rtol=1e-5, atol=1e-6)
@@ -195,6 +196,8 @@ class Replay:
             )
         table, metrics = batch_table(self._step.needed("rollout"), scores, forward, self._config)
         old, record = self._step.table("batch"), self._step.record("advantage")
+        if old is not None and feeds(self._config) and (slices := slices_of(old)):
+            table = with_slices(table, self._config, slices)  # which group finished when is not told again
         numbers = None
         if record is not None and old is not None:
             numbers = compare_values("advantage", record.values.get("metrics", {}), metrics, self._limit("advantage"))

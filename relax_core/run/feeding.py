@@ -103,7 +103,8 @@ class SliceFeeder:
         """Note the groups that are whole now, and the slices that they fill."""
         for group_id in dict.fromkeys(groups):
             members = self._members[group_id]
-            if len(members) == self._samples and all(one in self._scores for one in members):
+            whole = len(members) == self._samples and all(one in self._scores for one in members)
+            if whole and group_id not in self._finished:
                 self._finished.append(group_id)
         numbers = slice_numbers(self._config, [self._samples] * len(self._finished))
         per_slice = slice_size(self._config) // self._samples
@@ -158,6 +159,14 @@ def with_slices(batch: pa.Table, config: RelaxConfig, known: Mapping[str, int]) 
     slices = filled_slices(config, list(dict.fromkeys(groups)), known)
     column = pa.array([slices.get(group_id) for group_id in groups], pa.int32())
     return batch.set_column(batch.schema.get_field_index("slice"), batch.schema.field("slice"), column)
+
+
+def slices_of(batch: pa.Table) -> dict[str, int]:
+    """The slice of each group of a stored batch that has one."""
+    if "slice" not in batch.column_names:
+        return {}
+    pairs = zip(batch["group_id"].to_pylist(), batch["slice"].to_pylist(), strict=True)
+    return {group_id: number for group_id, number in pairs if number is not None}
 
 
 def _reward_rows(rollout: pa.Table, scores: Sequence[Outcome]) -> pa.Table:

@@ -54,6 +54,7 @@ class Progress:
         self._last: dict[str, float] = {}
         self._last_step: int | None = None
         self._steps_done = 0
+        self._rates: dict[int, str] = {}
 
     def begin(self, run: str, total_steps: int, first_step: int = 0) -> None:
         """Say which run this is, how many steps it has and where it starts.
@@ -151,7 +152,9 @@ class Progress:
         parts += [f"{label} {metrics[key]:{form}}" for label, key, form in shown if key in metrics]
         if metrics.get("samples/scored") == 0:
             parts.append("no sample has a score")
-        if tokens := _rate(metrics.get("tokens/response", 0), seconds_by_stage.get("generate", 0.0)):
+        # of this process: what was finished before was not generated in these seconds
+        known = self._rates.pop(step, "")
+        if tokens := known or _rate(metrics.get("tokens/response", 0), seconds_by_stage.get("generate", 0.0)):
             parts.append(tokens)
         stages = ", ".join(f"{name} {s:.1f} s" for name, s in seconds_by_stage.items() if s >= 0.05)
         whole = sum(seconds_by_stage.values()) if wall_seconds is None else wall_seconds
@@ -181,6 +184,8 @@ class Progress:
         with self._lock:
             self._stages.remove(stage)
             self._show()
+            if stage.name == "generate" and stage.counts is not None:
+                self._rates[stage.step] = _rate(stage.counts[2], time.monotonic() - stage.started)
             quick = stage.counts is None and time.monotonic() - stage.started < SHORT_STAGE_S
             if failure or not quick:
                 self._print("  ".join(filter(None, (self._stage_text(stage), failure))))

@@ -118,6 +118,22 @@ def test_the_flow_in_prefect_does_the_same(runs: Any) -> None:
     assert report.equal
 
 
+def test_slices_that_were_trained_on_ahead_are_those_that_were_recorded(
+    tmp_path: Path, tiny_model: Path, sums: Path
+) -> None:
+    """The second group was the first that finished."""
+    resource = {"actor": (1, 1), "rollout": (1, 1)}
+    options = {"fully_async": True, "rollout_batch_size": 4, "num_iters_per_train_update": 2, "resource": resource}
+    run = record(tmp_path / "run", tiny_model, sums, **options)
+    batch = read(run, 1, "batch")
+    numbers = batch["slice"].to_pylist()
+    assert set(numbers) == {0, 1}
+    place = batch.schema.get_field_index("slice")
+    other = batch.set_column(place, batch.schema.field(place), pa.array([1 - n for n in numbers], pa.int32()))
+    write(run, 1, "batch", other)
+    assert states(replayed(run, 1))["advantage"] == "same"
+
+
 def test_without_a_model_nothing_heavy_is_imported(runs: Any) -> None:
     code = (
         "import sys\nfrom flows.cli.main import main\n"

@@ -1,7 +1,7 @@
 """Rules of training that overlaps with generation, and of how old the data may be.
 
-Guarantee: what needs a whole step, or the same devices, is refused where steps overlap; every role that a fully
-asynchronous run needs is asked for. Whether a package is there is found out without importing it.
+Guarantee: what needs a whole step, or the same devices, is refused where steps overlap. Whether a package is there is
+found out without importing it.
 """
 
 from collections.abc import Iterator
@@ -10,20 +10,8 @@ from typing import Any
 
 from relax_core.config.options import flag_of
 from relax_core.config.rules.base import Rule
-from relax_core.config.rules.kinds import KL, estimator, estimator_text, has_kl, idle, is_rl
+from relax_core.config.rules.kinds import estimator, estimator_text, idle, is_rl
 from relax_core.config.values import Values
-
-
-def _missing_roles(values: Values) -> Iterator[dict[str, Any]]:
-    if not values.fully_async or not is_rl(values):
-        return
-    needed = {
-        "reference": (has_kl(values), "a KL to the reference"),
-        "actor_fwd": (not values.true_on_policy_mode, "the old policy's log-probs"),
-    }
-    for role, (wanted, why) in needed.items():
-        if wanted and values.devices(role) < 1:
-            yield {"value": None, "role": role, "why": why}
 
 
 def _split_groups(values: Values) -> list[dict[str, Any]]:
@@ -73,6 +61,7 @@ RULES: tuple[Rule, ...] = (
         reads=(
             "fully_async",
             "loss_type",
+            "max_staleness",
             "true_on_policy_mode",
             "rollout_batch_size",
             "n_samples_per_prompt",
@@ -81,6 +70,7 @@ RULES: tuple[Rule, ...] = (
         broken=lambda v: (
             v.fully_async
             and is_rl(v)
+            and v.max_staleness == 0  # older samples may need a correction
             and not v.true_on_policy_mode
             and v.samples > 0
             and v.samples == v.global_batch_size
@@ -127,14 +117,6 @@ RULES: tuple[Rule, ...] = (
         broken=lambda v: v.fully_async and v.use_opd and v.opd_type == "megatron",
         message="cannot be used with --fully-async: the trainer has no time of its own for a teacher.",
         fix="Use --opd-type sglang.",
-    ),
-    Rule(
-        name="async-roles",
-        option="resource",
-        reads=("resource", "fully_async", "loss_type", "true_on_policy_mode", *KL),
-        each=_missing_roles,
-        message="gives no devices to the role {role}, which --fully-async needs for {why}.",
-        fix='Add "{role}":[1,1].',
     ),
     idle(
         "ahead-of-whom",
@@ -197,7 +179,7 @@ RULES: tuple[Rule, ...] = (
         reads=("data_transport",),
         broken=lambda v: v.data_transport == "transfer_queue" and find_spec("transfer_queue") is None,
         message="needs the package TransferQueue, which is not installed.",
-        fix="pip install 'relax-rl[queue]', or leave this out.",
+        fix="pip install -c requirements/constraints.txt 'relax-rl[queue]', or leave this out.",
     ),
     idle(
         "slices-are-carried",
@@ -250,10 +232,10 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="on-policy-data-is-fresh",
         option="max_staleness",
-        reads=("max_staleness", "true_on_policy_mode", "loss_type"),
-        broken=lambda v: v.true_on_policy_mode and is_rl(v) and v.max_staleness > 0,
+        reads=("max_staleness", "true_on_policy_mode", "use_tis", "loss_type"),
+        broken=lambda v: v.true_on_policy_mode and is_rl(v) and v.max_staleness > 0 and not v.use_tis,
         message="lets samples come from older weights, and --true-on-policy-mode corrects nothing.",
-        fix="Make it 0.",
+        fix="Make it 0, or add --use-tis.",
         severity="warning",
     ),
     Rule(

@@ -128,6 +128,21 @@ def test_slices_are_the_groups_that_finish_first_with_the_rows_of_the_stored_bat
         assert table.drop_columns(["slice"]).equals(stored.drop_columns(["slice"]))
 
 
+def test_samples_that_a_generation_hands_over_again_count_once():
+    """Of group 0 one sample is there when the generation fails; done again, it hands that over and then the other."""
+    trainer = Trainer()
+    one = feeder(trainer)
+    one.rows(rows(2))
+    scored(one, 2, 0)
+    one.rows(rows(0).slice(0, 1))
+    one.rows(rows(2))
+    one.rows(rows(0).slice(0, 1))  # not the second one of two
+    one.rows(rows(0).slice(1, 1))
+    trainer.wait(1)
+    assert one.end() == {"g2": 0, "g0": 0}
+    assert sorted(trainer.slices[0]["sample_id"].to_pylist()) == ["g0-0", "g0-1", "g2-0", "g2-1"]
+
+
 def test_no_slice_goes_to_the_trainer_before_the_step_has_its_turn():
     trainer, turn = Trainer(), threading.Event()
     one = feeder(trainer, lambda: turn.wait(10) and None)

@@ -30,6 +30,15 @@ CASES: list[tuple[str, Case]] = [
         ),
     ),
     (
+        "one-update-is-on-policy",
+        Case(
+            {**ASYNC, "global_batch_size": 32},
+            "--fully-async: turns --true-on-policy-mode on",
+            {**ASYNC, "global_batch_size": 32, "max_staleness": 1},
+            {"true_on_policy_mode": True},
+        ),
+    ),
+    (
         "fetch-once-with-routing",
         Case(
             {"per_rank_fetch": True, "use_rollout_routing_replay": True},
@@ -74,23 +83,6 @@ CASES: list[tuple[str, Case]] = [
             {**ASYNC, "use_opd": True, "opd_type": "megatron"},
             "--opd-type megatron: cannot be used with --fully-async",
             {**ASYNC, "use_opd": True, "opd_type": "sglang"},
-        ),
-    ),
-    (
-        "async-roles",
-        Case(
-            {**without("reference"), **KL},
-            "--resource: gives no devices to the role reference, which --fully-async needs for a KL to the reference."
-            ' Add "reference":[1,1].',
-            without("reference"),
-        ),
-    ),
-    (
-        "async-roles",
-        Case(
-            without("actor_fwd"),
-            "--resource: gives no devices to the role actor_fwd, which --fully-async needs for the old policy's",
-            {**without("actor_fwd"), "global_batch_size": 32},  # on-policy by itself
         ),
     ),
     (
@@ -156,7 +148,7 @@ CASES: list[tuple[str, Case]] = [
         Case(
             QUEUE,
             "--data-transport transfer_queue: needs the package TransferQueue, which is not installed. pip install"
-            " 'relax-rl[queue]', or leave this out.",
+            " -c requirements/constraints.txt 'relax-rl[queue]', or leave this out.",
             ASYNC,
         ),
     ),
