@@ -113,6 +113,8 @@ class RewardStream:
         services: what rewards may ask.
         table: makes of what is handed over the rows of schema ``ROLLOUT`` that will be stored; called in a thread.
         scored: has the outcomes that an earlier process had, and gets those of this one, by ``scoring_hash``.
+        shared: other steps score in the same processes, which ``close`` leaves alone then: calls of plain functions that
+            are under way end by themselves, at their time limit at the latest, and nobody gets their scores.
     """
 
     def __init__(
@@ -123,7 +125,9 @@ class RewardStream:
         services: Services,
         table: TableOf,
         scored: Callable[[str], ScoredCalls] = lambda scoring: ScoredCalls(),
+        shared: bool = False,
     ) -> None:
+        self._shared = shared
         self._choice, self._config, self._pools, self._services, self._table = choice, config, pools, services, table
         self._open = scored
         self._arrived: deque[Any] = deque()
@@ -185,7 +189,7 @@ class RewardStream:
         self._canceller.cancel()
         until = time.monotonic() + CLOSE_SECONDS
         self._thread.join(CLOSE_SECONDS)
-        for wave in self._waves:
+        for wave in [] if self._shared else self._waves:
             while wave.is_alive() and time.monotonic() < until:
                 self._pools.close()  # again and again: a wave may just have been about to ask for them
                 wave.join(0.05)

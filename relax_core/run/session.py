@@ -398,7 +398,8 @@ class RunSession(RunEngines):
         choice = training_choice(self.config)
         # as they were when the step began: the start of another judge would take the engines' memory now
         kept = partial(calls_of_step, self.store, step)
-        stream = RewardStream(choice, self.config, self.reward_pools, self.known_services, table, kept)
+        pools, services = self.reward_pools, self.known_services
+        stream = RewardStream(choice, self.config, pools, services, table, kept, shared=self.overlaps)
         self._streams[step] = stream
         feeder = self._feeders.get(step)
         if feeder is None:

@@ -415,3 +415,19 @@ def test_close_after_finish_keeps_the_processes(functions: Path, pools: Pools) -
     pids = [line.split()[2] for line in log_of(functions) if line.startswith("begin")]
     assert len(pids) == 2
     assert len(set(pids)) == 1
+
+
+def test_close_of_one_of_several_streams_leaves_the_calls_of_others_alone(functions: Path, pools: Pools) -> None:
+    config, table = config_of(custom_rm_path=f"{functions}:reward"), rollout(["hang"] * 2)
+    choice = training_choice(config)
+    first, second = (
+        RewardStream(choice, config, pools, {}, lambda places: table.take(pa.array(places)), shared=True)
+        for _ in range(2)
+    )
+    first.add(0)
+    second.add(1)
+    wait_for(lambda: all(began(functions, f"000000-0000-00{place}") for place in range(2)))
+    first.close()
+    (functions.parent / "go").touch()
+    outcomes = second.finish(scoring_hash(choice, config)).outcomes
+    assert [outcome.score for [outcome] in outcomes.values()] == [4.0]
