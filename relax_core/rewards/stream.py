@@ -113,8 +113,8 @@ class RewardStream:
         services: what rewards may ask.
         table: makes of what is handed over the rows of schema ``ROLLOUT`` that will be stored; called in a thread.
         scored: has the outcomes that an earlier process had, and gets those of this one, by ``scoring_hash``.
-        shared: other steps score in the same processes, which ``close`` leaves alone then: calls of plain functions that
-            are under way end by themselves, at their time limit at the latest, and nobody gets their scores.
+        shared: other steps score in the same processes, which ``close`` leaves alone then: calls of plain functions
+            that are under way end by themselves, at their time limit at the latest, and nobody gets their scores.
     """
 
     def __init__(
