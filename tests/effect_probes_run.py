@@ -308,6 +308,7 @@ def selected(config: RelaxConfig) -> Any:
         run.records.write(0, StageRecord("train", "0123456789abcdef"))
         found = []
         for step in range(2):
+            run.pushed = step
             backend.engine.label = weight_label(step, run.history.weights_id(step))
             record = generate.work(run, step, "key")
             run.end_stream(step)
