@@ -81,9 +81,9 @@ def test_warnings_have_their_own_exit_code(good: list[str], capsys: pytest.Captu
 def test_what_is_not_honoured_is_refused_unless_it_is_said_to_go_on(
     good: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert doctor(*good, "--fully-async") == 2
-    assert "--fully-async (command line): is not supported by this version." in capsys.readouterr().out
-    assert doctor(*good, "--fully-async", "--allow-unwired") == 1
+    assert doctor(*good, "--squared-relu") == 2
+    assert "--squared-relu (command line): is not supported by this version." in capsys.readouterr().out
+    assert doctor(*good, "--squared-relu", "--allow-unwired") == 1
     capsys.readouterr()
 
 
@@ -155,7 +155,7 @@ def test_unwired_options_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         ("--norm-epsilon", ["layernorm_epsilon", "must agree with the model's config.json"]),
         ("--sglang-schedule-policy", ["Passed to SGLang as `schedule_policy`"]),
         ("--use-clearml", ["nowhere yet: a run says so and goes on"]),
-        ("--fully-async", ["nowhere yet: a run that sets it is refused"]),
+        ("--squared-relu", ["nowhere yet: a run that sets it is refused"]),
         ("--eval-top-p", ["not set; then rollout_top_p counts"]),
     ],
 )

@@ -193,7 +193,7 @@ def test_steps_that_overlap_are_subflows_of_one_flow(tmp_path: Path, tiny_model:
     with get_client(sync_client=True) as client:
         tags = FlowRunFilterTags(all_=[run_id(result["run"])])
         runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=tags))
-        tasks = client.read_task_runs()
+        tasks = client.read_task_runs(flow_run_filter=FlowRunFilter(tags=tags))
     parents = [one for one in runs if one.parent_task_run_id is None]
     steps = {one.name: one for one in runs if one.parent_task_run_id is not None}
     assert [one.state_name for one in parents] == ["Completed"]
@@ -265,7 +265,7 @@ def test_samples_that_are_made_anew_are_not_made_by_the_weights_that_they_shall_
     tmp_path: Path, tiny_model: Path, sums: Path
 ) -> None:
     """The update of step 1, to version 2, is recorded when another --max-staleness has its samples made anew."""
-    engines, settings = backend(), config(tmp_path, tiny_model, sums, max_staleness=0)
+    engines, settings = backend(), config(tmp_path, tiny_model, sums, max_staleness=0, true_on_policy_mode=True)
     stopped(settings, engines, "weight_sync", leave=True)
     store = RunStore(run_plain(with_options(settings, {"max_staleness": 1}), engines)["run"])
     assert versions(store, 1) <= {0, 1}

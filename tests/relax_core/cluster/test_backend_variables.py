@@ -35,6 +35,9 @@ class Engine:
     def start(self) -> Any:
         return self.info()
 
+    def stop(self) -> None:
+        """Its process has ended already."""
+
     def info(self) -> Any:
         environment = os.environ | dict(self.spec.environment)  # as relax_core.engines.process starts a server
         done = subprocess.run([sys.executable, "-c", SHOW], env=environment, capture_output=True, text=True, check=True)

@@ -315,7 +315,7 @@ def test_the_backend_uses_hosts_where_engines_live_and_ends_them_with_the_run(as
     alone = backend.reward_pool(2, 60.0, {})
     assert isinstance(alone, RewardPool)
     alone.close()
-    backend._connect()
+    backend.connect()
     pool = backend.reward_pool(2, 60.0, {})
     assert said(pool.run(ask("colour"))) == [5]
     assert named(f"{RUN}.rewards-")
