@@ -127,4 +127,4 @@ def test_a_file_that_is_no_table_and_was_changed_is_told_and_the_step_stays_comp
     store.write_bytes("steps/000004/train.json", b"{")
     told: list[tuple[int, str]] = []
     assert store.last_complete_step(say=lambda step, text: told.append((step, text))) == 4
-    assert told == [(4, "Step 4: steps/000004/train.json is not as it was written; nothing needs it to go on.")]
+    assert told == [(4, "steps/000004: steps/000004/train.json is not as it was written; nothing needs it to go on.")]
