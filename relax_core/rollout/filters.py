@@ -17,7 +17,7 @@ from data.errors import UserError
 from relax_core.config.options import as_namespace
 from relax_core.config.sections import RelaxConfig
 from relax_core.functions import UserFunction, load_function
-from relax_core.proxy import proxied
+from relax_core.rollout.hooks import called
 from relax_core.rollout.sample import Sample
 
 NO_SPREAD = 1e-6
@@ -91,7 +91,7 @@ def verdict(function: UserFunction, config: RelaxConfig, group: Sequence[Sample]
         UserError: it failed, or said nothing that is a verdict.
     """
     where = f"on group {group[0].group_id}"
-    said = _call(function, where, config, as_namespace(config), list(group))
+    said = called(function, where, config, as_namespace(config), list(group))
     reason = None
     if isinstance(said, tuple) and len(said) == 2:
         said, reason = said
@@ -131,7 +131,7 @@ def choose(
         return list(buffer)[:count], []
     given: Groups = [list(samples) for samples in buffer.values()]
     arguments = (as_namespace(config), step, given, count) if _binds(function, 4) else (given,)
-    returned = _ids(function, step, _call(function, f"on the buffer of step {step}", config, *arguments), buffer)
+    returned = _ids(function, step, called(function, f"on the buffer of step {step}", config, *arguments), buffer)
     left = {*_ids(function, step, given, buffer), *returned}
     return returned[:count], [name for name in buffer if name not in left]
 
@@ -165,13 +165,3 @@ def _plain(function: UserFunction) -> UserFunction:
     if function.is_async:
         raise UserError(f"{function.name} is a coroutine function.", "Define it with `def`.")
     return function
-
-
-def _call(function: UserFunction, where: str, config: RelaxConfig, *arguments: Any) -> Any:
-    try:
-        with proxied(config.debug.http_proxy):
-            return function.call(*arguments)
-    except UserError:
-        raise
-    except Exception as error:
-        raise function.failure(where, error) from error

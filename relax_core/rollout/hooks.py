@@ -46,7 +46,7 @@ def prompt_converter(config: RelaxConfig) -> Convert | None:
         return None
 
     def convert(prompt: Any, row: dict[str, Any], where: str) -> Any:
-        return _call(function, f"on {where}", config, prompt, row)
+        return called(function, f"on {where}", config, prompt, row)
 
     return convert
 
@@ -71,7 +71,7 @@ def post_processed(rollout: pa.Table, reward: pa.Table, config: RelaxConfig) -> 
     if function is None:
         return rollout
     samples = samples_of(rollout, reward)
-    returned = _call(function, "on the samples of a step", config, as_namespace(config), samples)
+    returned = called(function, "on the samples of a step", config, as_namespace(config), samples)
     if returned is not None:
         raise UserError(
             f"{function.name} returned a {type(returned).__name__}.", "Change the samples in place, and return nothing."
@@ -109,7 +109,7 @@ def processed_scores(
     if function is None:
         return None
     samples = samples_of(rollout, reward)
-    returned = _call(function, "on the samples of a step", config, as_namespace(config), samples)
+    returned = called(function, "on the samples of a step", config, as_namespace(config), samples)
     if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise UserError(
             f"{function.name} returned a {type(returned).__name__}, not a pair.", "Return (raw, processed), two lists."
@@ -148,7 +148,7 @@ def log_rollout(
         return False, {}
     extra: dict[str, Any] = {}
     samples = samples_of(rollout, reward)
-    replaces = _call(function, f"in step {step}", config, step, as_namespace(config), samples, extra, seconds)
+    replaces = called(function, f"in step {step}", config, step, as_namespace(config), samples, extra, seconds)
     return bool(replaces), _metrics(function, extra)
 
 
@@ -179,7 +179,7 @@ def log_evaluation(tables: Mapping[str, pa.Table], config: RelaxConfig, *, step:
             "truncated": [sample.status == Sample.Status.TRUNCATED for sample in samples],
             "samples": samples,
         }
-    replaces = _call(function, f"after step {step}", config, step, as_namespace(config), data, extra)
+    replaces = called(function, f"after step {step}", config, step, as_namespace(config), data, extra)
     return bool(replaces), _metrics(function, extra)
 
 
@@ -222,7 +222,12 @@ def _evaluation_log(config: RelaxConfig) -> UserFunction | None:
     return _load(path, option, "log(rollout_id, args, data, extra)", 4)
 
 
-def _call(function: UserFunction, what: str, config: RelaxConfig, *arguments: Any) -> Any:
+def called(function: UserFunction, what: str, config: RelaxConfig, *arguments: Any) -> Any:
+    """What a function of the user returns, under --http-proxy.
+
+    Raises:
+        UserError: it failed; names the function and ``what`` it was called for.
+    """
     try:
         with proxied(config.debug.http_proxy):
             return function.call(*arguments)

@@ -13,21 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from data.errors import UserError
+from relax_core.rollout.sample import Response
 from relax_core.weights.label import version_of
 
 NO_ENGINE = -1
 """Version of a token that no engine made."""
 
 
-class Completion(Protocol):
-    """What an engine answers; R response tokens."""
+class Completion(Response, Protocol):
+    """What an engine answers, and what made it; R response tokens."""
 
-    @property
-    def output_ids(self) -> NDArray[np.int32]: ...  # [R]
-    @property
-    def log_probs(self) -> NDArray[np.float32]: ...  # [R]
-    @property
-    def finish_reason(self) -> dict[str, Any]: ...  # {"type": ...}
     @property
     def weight_versions(self) -> tuple[str, ...]: ...
     @property
