@@ -5,6 +5,7 @@ may be stopped at any of its writes.
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -12,6 +13,7 @@ from fakes import FakeBackend, Killed
 
 from data.files import FileStore
 from relax_core.config import RelaxConfig
+from relax_core.config.options import with_options
 
 
 @contextlib.contextmanager
@@ -35,6 +37,23 @@ def plain_functions() -> Iterator[None]:
         ):
             stack.enter_context(mock.patch.object(target, name, value))
         yield
+
+
+def small_config(folder: Path, model: Path, prompts: Path, **options: Any) -> RelaxConfig:
+    """A run of two groups of two samples a step, in ``folder/run``, that saves every second step."""
+    values = {
+        "run_dir": str(folder / "run"),
+        "hf_checkpoint": str(model),
+        "prompt_data": str(prompts),
+        "label_key": "label",
+        "rollout_batch_size": 2,
+        "n_samples_per_prompt": 2,
+        "rollout_max_response_len": 8,
+        "rm_type": "random",
+        "save_interval": 2,
+        **options,
+    }
+    return with_options(RelaxConfig(), values)
 
 
 def run_plain(config: RelaxConfig, backend: FakeBackend) -> dict[str, Any]:

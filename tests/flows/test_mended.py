@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fakes import FakeBackend, FakeEngines, FakeTrainer
-from loop import run_plain
+from loop import run_plain, small_config
 
 from data.errors import Lost
 from data.store import RunStore
@@ -22,20 +22,7 @@ STEPS, SAMPLES = 3, 4
 
 
 def config(folder: Path, model: Path, prompts: Path, **options: Any) -> RelaxConfig:
-    values = {
-        "run_dir": str(folder / "run"),
-        "hf_checkpoint": str(model),
-        "prompt_data": str(prompts),
-        "label_key": "label",
-        "num_rollout": STEPS,
-        "rollout_batch_size": 2,
-        "n_samples_per_prompt": 2,
-        "rollout_max_response_len": 8,
-        "rm_type": "random",
-        "save_interval": 2,
-        **options,
-    }
-    return with_options(RelaxConfig(), values)
+    return small_config(folder, model, prompts, **{"num_rollout": STEPS, **options})
 
 
 def train(settings: RelaxConfig, engines: FakeBackend) -> RunStore:
