@@ -20,39 +20,7 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
-CHARACTERS = "0123456789>."
 GOAL = 0.8
-
-
-def make_model(folder: Path) -> None:
-    """A random two-layer Qwen3 with one token a character."""
-    import torch
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
-    names = ["<pad>", "<eos>", "<a>", "<b>", *CHARACTERS]
-    tokenizer = Tokenizer(models.WordLevel({name: place for place, name in enumerate(names)}, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    tokenizer.decoder = decoders.Fuse()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>")
-    torch.manual_seed(0)
-    shape = Qwen3Config(
-        vocab_size=len(names),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-        initializer_range=0.1,
-    )
-    Qwen3ForCausalLM(shape).to(torch.float32).save_pretrained(folder)
-    fast.save_pretrained(folder)
 
 
 def main() -> int:
@@ -67,19 +35,17 @@ def main() -> int:
 
 
 def learn(folder: Path, steps: int, picture: Path, estimator: str) -> int:
-    make_model(folder / "model")
-    prompts = folder / "digits.jsonl"
-    rows = [{"input": f"{digit}>", "label": str((digit + 1) % 10)} for digit in range(10)]
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
     from flows.train import train
     from relax_core.config import RelaxConfig
+    from relax_core.models import prepare_toy
+
+    model = prepare_toy(folder / "model")
 
     config = RelaxConfig.model_validate(
         {
             "run": {"run_dir": str(folder / "run")},
-            "checkpoint": {"hf_checkpoint": str(folder / "model")},
-            "data": {"prompt_data": str(prompts), "label_key": "label", "rollout_shuffle": True},
+            "checkpoint": {"hf_checkpoint": str(model)},
+            "data": {"prompt_data": str(model / "prompts.jsonl"), "label_key": "label", "rollout_shuffle": True},
             "rollout": {
                 "num_rollout": steps,
                 "rollout_batch_size": 10,

@@ -25,7 +25,7 @@ from tasks.train_critic import critics
 from tasks.weight_sync import weight_sync
 
 
-@flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
+@flow(name="step", flow_run_name="{run.id}/step-{step:06d}", validate_parameters=False)
 def rollout_only_step(run: RunSession, step: int) -> dict[str, Any]:
     """Generate and score with the first weights; nothing is learnt. Advantages that need a trainer are left out."""
     run.clock(step).begin()
@@ -43,7 +43,7 @@ def rollout_only_step(run: RunSession, step: int) -> dict[str, Any]:
     return commit(run, step, done, {})
 
 
-@flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
+@flow(name="step", flow_run_name="{run.id}/step-{step:06d}", validate_parameters=False)
 def train_only_step(run: RunSession, step: int) -> dict[str, Any]:
     """Learn from recorded samples; no engine is started."""
     run.clock(step).begin()

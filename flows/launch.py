@@ -7,6 +7,7 @@ started is ended when the run is closed; standing engines stay unless the run is
 import contextlib
 from collections.abc import Iterator, Mapping
 
+from relax_core.cluster.drivers import driving
 from relax_core.config import Purpose, RelaxConfig, Source, option_values, prepare
 from relax_core.config.sources import DEFAULT, PYTHON
 from relax_core.rewards.score import check_reward
@@ -104,8 +105,10 @@ def _driving(run: RunSession) -> Iterator[None]:
         yield
         return
     run.events.add("driver_started", cause="the run goes on" if first else "", first_step=first, steps=run.total_steps)
+    staleness = run.config.cluster.max_staleness if run.overlaps else None
     try:
-        yield
+        with driving(run.id, run.store.url, run.total_steps, staleness):
+            yield
     except BaseException as error:
         run.events.add("driver_ended", cause=f"{type(error).__name__}: {error}".strip(": "))
         raise

@@ -13,6 +13,7 @@ from typing import Any
 
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
+from flows.groups import Groups
 from relax_core.aio import Canceller
 from relax_core.run.order import StepOrder, Stopped
 from relax_core.run.session import RunSession
@@ -29,8 +30,8 @@ OneStep = Callable[[RunSession, int, StepOrder], dict[str, Any]]
 class _Steps:
     """The threads of the steps that are under way."""
 
-    def __init__(self, run: RunSession, order: StepOrder, one_step: OneStep) -> None:
-        self._run, self._order, self._one_step = run, order, one_step
+    def __init__(self, run: RunSession, order: StepOrder, one_step: OneStep, groups: Groups) -> None:
+        self._run, self._order, self._one_step, self._groups = run, order, one_step, groups
         self._canceller = Canceller()
         self._threads: list[threading.Thread] = []
         self._finished: dict[int, dict[str, Any]] = {}
@@ -40,7 +41,7 @@ class _Steps:
 
     def start(self, step: int) -> None:
         """Begin a step, unless all are to end."""
-        context = contextvars.copy_context()  # the parent flow's, so that this is its subflow
+        context = self._groups.context(step)  # the parent flow's, so that this is its subflow
         thread = threading.Thread(target=context.run, args=(self._serve, step), name=f"step-{step:06d}", daemon=True)
         with self._changed:
             if self._ended or self.error is not None:
@@ -97,9 +98,9 @@ def overlapping_steps(
     Yields:
         Each finished step and its manifest, in order.
     """
-    steps = _Steps(run, order, one_step)
     # The heartbeat of a subflow costs a second a step; the parent's shows that the run lives.
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), Groups(run, first) as groups:
+        steps = _Steps(run, order, one_step, groups)
         starter = threading.Thread(
             target=contextvars.copy_context().run,
             args=(_start_all, run, first, order, steps),
@@ -109,7 +110,9 @@ def overlapping_steps(
         starter.start()
         try:
             for step in range(first, run.total_steps):
-                yield step, steps.finished(step)
+                manifest = steps.finished(step)
+                groups.finished(step)
+                yield step, manifest
         except Stopped:
             assert steps.error is not None
             raise steps.error from None

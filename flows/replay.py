@@ -21,6 +21,11 @@ from relax_core.run.session import run_id
 def replay_flow(replay: Replay, step: int) -> Report:
     """Every stage that is to be repeated, in the order of the step."""
     guard_temporary_server()
+    return replay_stages(replay)
+
+
+def replay_stages(replay: Replay) -> Report:
+    """The body of a flow that replays: a task for each stage."""
     for stage, work in replay.work.items():
         _task(stage, work)()
     return replay.finish()

@@ -1,7 +1,7 @@
 """Which failures of a driver a new start can mend, and how often one is made (--use-health-check).
 
 Guarantee: a mistake of the user is final; so is anything after ``--max-global-restart`` new starts, with all
-causes told. Each start is told on the terminal, in the run's timeline and to ``--notify-urls``.
+causes told. Each start is told on the terminal, in the run's timeline and to ``--notify-urls``, once.
 """
 
 import contextlib
@@ -24,6 +24,9 @@ _SERVICES = ("ray.exceptions", "prefect.exceptions", "httpx", "httpcore")
 
 T = TypeVar("T")
 
+_again: list[str] = []
+"""Why this process drives its run again, which was told."""
+
 
 class RestartsUsedUp(UserError):
     """The driver failed more often than ``--max-global-restart`` allows."""
@@ -40,6 +43,59 @@ def mendable(error: BaseException) -> bool:
     if type(error).__name__.startswith("RayTaskError"):  # an actor lives, and says what is wrong
         return False
     return isinstance(error, MemoryError) or any(kind.__module__.startswith(_SERVICES) for kind in type(error).__mro__)
+
+
+def restarted() -> bool:
+    """Whether somebody has told that this driver was started again."""
+    return bool(_again) or signs.attempt() > 0
+
+
+def watched(config: RelaxConfig, error: Exception) -> bool:
+    """Whether somebody will tell of this error: as the cause of a new start, or of there being no more of them."""
+    wanted = config.fault_tolerance.use_health_check
+    return wanted and (mendable(error) or (bool(_again) and isinstance(error, NotStarted)))
+
+
+def used_up(config: RelaxConfig, reasons: list[str]) -> RestartsUsedUp:
+    """Tell that there is no further start, and return the error that says so.
+
+    Args:
+        reasons: why the driver failed, each time.
+    """
+    limit = config.fault_tolerance.max_global_restart
+    causes = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))
+    tell(config, "driver_ended", f"--max-global-restart {limit} is used up; at last: {reasons[-1]}", "gave up on")
+    return RestartsUsedUp(
+        f"The driver failed {len(reasons)} times, and --max-global-restart is {limit}.",
+        "Nothing finished is lost: mend the cause, and the same command goes on. The causes:",
+        causes,
+    )
+
+
+def start_again(config: RelaxConfig, cause: str, count: int, who: str = "supervisor") -> None:
+    """Tell of a new start.
+
+    Args:
+        cause: of the end before it.
+        count: how many new starts there were, this one counted.
+        who: starts it.
+    """
+    _again.append(cause)
+    limit = config.fault_tolerance.max_global_restart
+    tell(config, "driver_restarted", cause, "starts again:", who, attempt=count, of=limit)
+
+
+def tell(config: RelaxConfig, kind: str, cause: str, title: str, who: str = "supervisor", **details: Any) -> None:
+    """Tell the run's timeline, and people."""
+    from data.store import RunStore  # here: none of this is needed while all goes well
+    from relax_core.tracking.events import EventLog
+    from relax_core.tracking.notify import notify
+
+    run_dir = str(config.run.run_dir)
+    with contextlib.suppress(UserError):
+        EventLog(RunStore(run_dir)).add(kind, who=who, cause=cause, **details)
+    count = f" (start {details['attempt']} of {details['of']})" if details else ""
+    notify(config, f"Relax {title} {run_dir}", f"{cause}{count}")
 
 
 @dataclass
@@ -71,29 +127,11 @@ class Restarts:
         self.reasons.append(cause)
         count, pause = len(self.reasons), self._pause
         if count > limit:
-            reasons = "\n".join(f"{number}. {reason}" for number, reason in enumerate(self.reasons, start=1))
-            error = RestartsUsedUp(
-                f"The driver failed {count} times, and --max-global-restart is {limit}.",
-                "Nothing finished is lost: mend the cause, and the same command goes on. The causes:",
-                reasons,
-            )
-            self._tell("driver_ended", f"--max-global-restart {limit} is used up; at last: {cause}", "Relax gave up on")
-            raise error
+            raise used_up(self.config, self.reasons)
         self._pause = min(2 * pause, LONGEST_PAUSE)
         _say(f"the driver failed: {cause}\nrelax: starting it again in {pause:g} s ({count} of {limit})")
-        self._tell("driver_restarted", cause, "Relax starts again:", attempt=count, of=limit)
+        start_again(self.config, cause, count)
         return pause
-
-    def _tell(self, kind: str, cause: str, title: str, **details: Any) -> None:
-        from data.store import RunStore  # here: none of this is needed while all goes well
-        from relax_core.tracking.events import EventLog
-        from relax_core.tracking.notify import notify
-
-        run_dir = str(self.config.run.run_dir)
-        with contextlib.suppress(UserError):
-            EventLog(RunStore(run_dir)).add(kind, who="supervisor", cause=cause, **details)
-        counts = ", ".join(f"{name} {value}" for name, value in details.items())
-        notify(self.config, f"{title} {run_dir}", f"{cause} ({counts})" if counts else cause)
 
 
 def in_process(config: RelaxConfig, work: Callable[[], T]) -> T:
@@ -104,6 +142,13 @@ def in_process(config: RelaxConfig, work: Callable[[], T]) -> T:
     Raises:
         RestartsUsedUp: it failed too often.
     """
+    try:
+        return _tried(config, work)
+    finally:
+        _again.clear()
+
+
+def _tried(config: RelaxConfig, work: Callable[[], T]) -> T:
     if not config.fault_tolerance.use_health_check or signs.watched():
         return work()
     restarts, before = Restarts(config), signs.committed()

@@ -5,7 +5,8 @@ returns at once and starts no engine.
 """
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from typing import Any
 
 import flows.environment  # noqa: F401  # isort: skip  # what Prefect reads from the environment when it is imported
@@ -14,24 +15,26 @@ from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settin
 
 from flows.crashed import mark_crashed
 from flows.debug import rollout_only_step, train_only_step
+from flows.groups import Groups
 from flows.guard import choose_server, guard_temporary_server, reaching_prefect
 from flows.launch import checked, given_options, open_run
 from flows.overlap import overlapping_steps
 from flows.parameters import shown, shown_sources
-from flows.restarts import in_process
+from flows.restarts import in_process, restarted, watched
 from relax_core.config import RelaxConfig, Source, mark_derived
 from relax_core.config.forward import forward_needs
 from relax_core.run.debug_data import check_recorded, save_debug_data
 from relax_core.run.forward import check_teacher
 from relax_core.run.order import StepOrder
 from relax_core.run.ports import Backend
-from relax_core.run.session import RunSession
+from relax_core.run.session import RunSession, run_id
 from relax_core.tracking.jsonl import trim_metrics
 from relax_core.tracking.notify import telling
 from relax_core.tracking.timeline import write_timeline
 from relax_core.waiting import told
 from tasks import artefacts
 from tasks.advantage import advantage
+from tasks.cancelled import say_cancelled
 from tasks.checkpoint import checkpoint
 from tasks.commit import commit
 from tasks.ensure_engines import ensure_engines
@@ -44,7 +47,7 @@ from tasks.train_critic import critics
 from tasks.weight_sync import weight_sync
 
 
-@flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
+@flow(name="step", flow_run_name="{run.id}/step-{step:06d}", validate_parameters=False)
 def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     """One step: generate, score, learn, sync."""
     run.clock(step).begin()
@@ -66,7 +69,7 @@ def rollout_step(run: RunSession, step: int) -> dict[str, Any]:
     return commit(run, step, done, saved)
 
 
-@flow(name="step", flow_run_name="step-{step:06d}", validate_parameters=False)
+@flow(name="step", flow_run_name="{run.id}/step-{step:06d}", validate_parameters=False)
 def overlapped_step(run: RunSession, step: int, order: StepOrder) -> dict[str, Any]:
     """The same step, beside others: it generates in its turn, and learns in its turn."""
     done = {}
@@ -112,16 +115,24 @@ def all_steps(run: RunSession, first: int) -> Generator[tuple[int, dict[str, Any
         yield from overlapping_steps(run, first, run.step_order(_trained(run, first)), overlapped_step)
         return
     one_step = {"rollout": rollout_only_step, "train": train_only_step}.get(run.mode, rollout_step)
-    for step in range(first, run.total_steps):
-        # The heartbeat of a subflow costs a second a step; the parent's shows that the run lives.
-        with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            manifest = one_step(run, step)
-        yield step, manifest
+    with Groups(run, first) as groups:
+        for step in range(first, run.total_steps):
+            # The heartbeat of a subflow costs a second a step; the parent's shows that the run lives.
+            with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+                context = groups.context(step)
+            manifest = context.run(one_step, run, step)
+            groups.finished(step)
+            yield step, manifest
 
 
-@flow(name="train")
+@flow(name="train", on_crashed=[say_cancelled])
 def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) -> dict[str, Any]:
     """Every step that the run directory lacks."""
+    return drive(config, sources)
+
+
+def drive(config: RelaxConfig, sources: Mapping[str, Source] | None) -> dict[str, Any]:
+    """The body of a training flow."""
     with open_run(config, sources) as run, tags(run.id):
         guard_temporary_server()
         if left := mark_crashed(run.id):
@@ -129,14 +140,13 @@ def train_flow(config: RelaxConfig, sources: dict[str, Source] | None = None) ->
         first = run.next_step()
         trim_metrics(run.store, first)
         run.progress.begin(run.store.url, run.total_steps, first)
-        bar = artefacts.start(run, first)
         metrics: dict[str, float] = {}
-        with contextlib.closing(all_steps(run, first)) as steps:
+        with artefacts.shown(run, first) as shows, contextlib.closing(all_steps(run, first)) as steps:
             for step, manifest in steps:
                 metrics = manifest["metrics"]
                 write_timeline(run.config, step, run.clock(step).spans)
-                artefacts.progress(run, bar, step + 1)
-        artefacts.summary(run, run.progress.closing_text(run.board.folder if run.board else None))
+                shows.step(step, manifest)
+            shows.closing = run.progress.closing_text(run.board.folder if run.board else None)
         return {"run": run.store.url, "steps": run.total_steps, "redone": run.redone, "metrics": metrics}
 
 
@@ -156,13 +166,34 @@ def train(
     Raises:
         UserError: a mistake in the options or files, or an engine that did not come up.
     """
+    return train_with(config, sources, backend, _as_flow)
+
+
+def _as_flow(config: RelaxConfig, sources: Mapping[str, Source]) -> dict[str, Any]:
+    name = run_id(str(config.run.run_dir))
+    with tags(name):
+        result: dict[str, Any] = train_flow.with_options(flow_run_name=name)(shown(config), shown_sources(sources))
+    return result
+
+
+Go = Callable[[RelaxConfig, Mapping[str, Source]], dict[str, Any]]
+
+
+def train_with(
+    config: RelaxConfig, sources: Mapping[str, Source] | None, backend: Backend | None, go: Go
+) -> dict[str, Any]:
+    """``train``, with another way than a flow of its own.
+
+    Args:
+        go: calls ``drive``, in a flow.
+    """
     sources = sources or given_options(config)
     given, config = config, checked(config, sources=sources)
     sources = mark_derived(given, config, sources)
-    return in_process(config, lambda: _train(config, sources, backend))
+    return in_process(config, lambda: _train(config, sources, backend, go))
 
 
-def _train(config: RelaxConfig, sources: Mapping[str, Source], backend: Backend | None) -> dict[str, Any]:
+def _train(config: RelaxConfig, sources: Mapping[str, Source], backend: Backend | None, go: Go) -> dict[str, Any]:
     with open_run(config, sources, backend) as run:
         if run.next_step() >= run.total_steps:
             run.progress.note(
@@ -181,5 +212,7 @@ def _train(config: RelaxConfig, sources: Mapping[str, Source], backend: Backend 
         check_teacher(run)
         choose_server(run.progress.note)
         guard_temporary_server()
-        with tags(run.id), telling(run.config, run.store.url, run.next_step()), reaching_prefect():
-            return train_flow.with_options(flow_run_name=run.id)(shown(config), shown_sources(sources))
+        watch = partial(watched, run.config)
+        told_of = telling(run.config, run.store.url, run.next_step(), run.progress.outcome, restarted(), watch)
+        with told_of, reaching_prefect():
+            return go(config, sources)

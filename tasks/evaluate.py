@@ -11,11 +11,12 @@ import pyarrow as pa
 from data.prompts import PromptDataset
 from relax_core.config.eval_set import EvalSet
 from relax_core.rewards.pools import Services
-from relax_core.rollout.evaluate import evaluate_set, evaluation_source
+from relax_core.rollout.evaluate import evaluate_set
 from relax_core.rollout.hooks import log_evaluation
 from relax_core.run import turns
 from relax_core.run.asking import asking
 from relax_core.run.debug_data import save_debug_evaluation
+from relax_core.run.evaluations import evaluation_inputs
 from relax_core.run.generating import links
 from relax_core.run.reconcile import serving
 from relax_core.run.records import StageRecord
@@ -25,11 +26,7 @@ from tasks.stage import stage
 
 def _identity(version: int) -> Any:
     def identity(run: RunSession, step: int) -> dict[str, Any]:
-        return {
-            "weights": run.history.weights_id(step + version),
-            "prompts": {eval_set.name: prompts.fingerprint for eval_set, prompts in run.evaluation_sets},
-            "source": evaluation_source((eval_set for eval_set, _ in run.evaluation_sets), run.config),
-        }
+        return evaluation_inputs(run.history.weights_id(step + version), run.evaluation_sets, run.config)
 
     return identity
 

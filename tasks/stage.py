@@ -21,6 +21,7 @@ from data.errors import Lost
 from relax_core.config import Stage as StageOptions
 from relax_core.run.records import StageRecord
 from relax_core.run.session import RunSession
+from tasks import stage_log
 
 T = TypeVar("T")
 UNTAGGED = partial(TagsContext, current_tags=set())
@@ -71,18 +72,28 @@ class Stage:
             return Completed(name="Cached", message="finished before; taken from the run directory", data=known)
         started = time.perf_counter()
         run.events.add("stage_started", step, self.name)
+        deaths: list[str] = []
         with run.progress.stage(step, self.name), failing(run, step, self.name):
-            record = mended(run, step, self.name, partial(self.work, run, step, key, *inputs))
+            record = mended(run, step, self.name, partial(self.work, run, step, key, *inputs), deaths)
         seconds = run.clock(step).ran(self.name, started)
         record = StageRecord(self.name, key, record.tables, record.values, seconds)
         run.check_driver()
         run.records.write(step, record)
         run.events.add("stage_finished", step, self.name, seconds=round(seconds, 3))
-        return record
+        stage_log.finished(run, self.name, record, seconds)
+        return _done_again(deaths, record) if deaths else record
 
 
-def mended(run: RunSession, step: int, name: str, work: Callable[[], T]) -> T:
+def _done_again(deaths: list[str], outcome: Any) -> State:
+    """What Prefect shows of a stage under which something has died."""
+    return Completed(name="Retried", message=f"done again {len(deaths)}x: {deaths[-1]}", data=outcome)
+
+
+def mended(run: RunSession, step: int, name: str, work: Callable[[], T], deaths: list[str] | None = None) -> T:
     """What ``work`` returns; where something dies under it, that is started anew and the work is done again.
+
+    Args:
+        deaths: gets the reason of each time.
 
     Raises:
         Lost: the third time, or nothing can be started; the reason is the last one's. What dies while it comes up for
@@ -97,6 +108,8 @@ def mended(run: RunSession, step: int, name: str, work: Callable[[], T]) -> T:
             run.check_driver()  # what a newer driver has ended is not to be started again
             run.progress.note(f"step {step + 1}: {name} is done again: {error.problem}")
             run.events.add("retry", step, name, error.problem, attempt=attempt + 1, of=TRIES)
+            if deaths is not None:
+                deaths.append(error.problem)
             run.ensure()
     raise AssertionError("unreachable")
 
@@ -108,6 +121,7 @@ def failing(run: RunSession, step: int, name: str) -> Iterator[None]:
         yield
     except BaseException as error:
         run.events.add("stage_failed", step, name, cause=f"{type(error).__name__}: {error}")
+        stage_log.failed(name)
         raise
 
 
@@ -131,16 +145,18 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def body(run: RunSession, step: int, inputs: tuple[Any, ...]) -> Any:
             run.check_driver()
             started = time.perf_counter()
+            deaths: list[str] = []
             with run.progress.stage(step, name), failing(run, step, name):
-                result = mended(run, step, name, partial(work, run, step, *inputs))
-            run.clock(step).ran(name, started)
-            return result
+                result = mended(run, step, name, partial(work, run, step, *inputs), deaths)
+            stage_log.finished(run, name, result, run.clock(step).ran(name, started))
+            return _done_again(deaths, result) if deaths else result
 
         run_task = task(name=name, task_run_name=name, cache_policy=NO_CACHE, persist_result=False)(body)
 
         def call(run: RunSession, step: int, *inputs: Any) -> Any:
             with UNTAGGED():
-                return run_task(run, step, inputs)
+                outcome = run_task(run, step, inputs)
+            return outcome.result() if isinstance(outcome, State) else outcome
 
         call.__name__ = call.__qualname__ = name
         call.__doc__ = work.__doc__

@@ -97,6 +97,24 @@ def ray_head(relax_home: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """What `relax up` starts, with a home of its own that this process does not see: see ``standing.Standing``."""
+    from standing import Standing
+
+    with Standing(tmp_path_factory.mktemp("standing")) as services:
+        yield services
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless browser (playwright's ``Browser``)."""
+    from browsing import browser as started
+
+    with started() as one:
+        yield one
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Qwen3 with a tokenizer, as a Hugging Face folder."""
     from tiny import make_tiny

@@ -437,7 +437,7 @@ def ranks_variables(config: RelaxConfig) -> dict[str, str]:
     """Variables of the trainer's ranks."""
     from relax_core.training.actor import trainer_environment
 
-    return trainer_environment(config, one_node=True)
+    return trainer_environment(config)
 
 
 def mistake(config: RelaxConfig) -> str:

@@ -4,7 +4,9 @@ The blocks run in a folder that holds a small run ``runs/quickstart``, made of t
 """
 
 import ast
+import contextlib
 import importlib.util
+import itertools
 import json
 import re
 import shlex
@@ -14,11 +16,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from data.ragged import Ragged
 from data.schema import EVAL, REWARD, ROLLOUT, table
 from data.store import RunStore
 from relax_core.config import RelaxConfig, dump, parse_arguments
+from relax_core.config.options import OPTIONS
 from relax_core.config.parser import flags as spellings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,8 +36,10 @@ LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
-OTHER_FLAGS = {"--help", "--version", "--config", "--rollout-batch-sise", "--check", "--json", "--dist"}
-"""Flags that are no option: of the command line itself, a misspelling that is shown, of docs/generate.py and pytest."""
+OTHER_FLAGS = {"--help", "--version", "--config", "--rollout-batch-sise", "--check", "--json", "--dist", "--for"}
+OTHER_FLAGS |= {"--again"}
+"""Flags that are no option: of the command line itself, a misspelling that is shown, of docs/generate.py, pytest,
+kubectl."""
 
 STEMS = {"--sglang", "--eval", "--rollout", "--no"}
 """What stands before dots: `--eval-...`."""
@@ -71,10 +77,20 @@ def test_modules_that_are_named_exist(page: Path) -> None:
 def known_flags() -> set[str]:
     flags = {*spellings(), *OTHER_FLAGS, *STEMS}
     # of the commands that read their own arguments
-    own = [ROOT / f"flows/cli/{name}.py" for name in ("standing", "ask", "reward", "replay", "events")]
+    own = [*(ROOT / "flows/cli").glob("*.py"), ROOT / "deployments/register.py", *(ROOT / "docs").glob("*.py")]
     for path in [*own, *(ROOT / "benchmarks").rglob("*.py")]:
         flags |= set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', path.read_text()))
-    return flags
+    return flags | flags_of_prefect()
+
+
+def flags_of_prefect() -> set[str]:
+    """What `prefect` takes, of the commands that the documentation uses."""
+    package = importlib.util.find_spec("prefect")
+    assert package is not None
+    folder = Path(str(package.origin)).parent / "cli"
+    names = ("deploy/_commands", "deployment", "flow_run", "work_pool", "work_queue", "worker")
+    found = {flag for name in names for flag in re.findall(r'"(--[a-z-]+)"', (folder / f"{name}.py").read_text())}
+    return {"--no-prompt", *found}
 
 
 @every_page
@@ -99,6 +115,14 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def slug(heading: str) -> str:
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
+
+
+def test_pictures_are_shown_and_small() -> None:
+    """``python docs/screenshots.py`` makes those of the interface anew."""
+    shown = {(page.parent / target).resolve() for page in PAGES for target in LINK.findall(page.read_text())}
+    pictures = {path.resolve() for path in (ROOT / "docs/pictures").rglob("*.png")}
+    assert pictures - shown == set()
+    assert [path for path in pictures if path.stat().st_size > 150_000] == []
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -149,6 +173,54 @@ def test_commands_of_the_documentation_parse() -> None:
     for command in commands:
         words = [word for word in shlex.split(command, comments=True)[2:] if word != "..."]
         parse_arguments(words)
+
+
+def test_deployments_of_the_documentation_take_these_parameters() -> None:
+    """``prefect deployment run NAME --param ...``: the deployment is declared, the flow has the parameter, and the
+    options in it exist and may have these values."""
+    declared = yaml.safe_load((ROOT / "deployments/prefect.yaml").read_text())["deployments"]
+    flows = {f"{one['entrypoint'].rpartition('.')[2]}/{one['name']}": one["entrypoint"] for one in declared}
+    seen = set()
+    for page in PAGES:
+        for words in commands_of(page, "prefect deployment run"):
+            name = words[0]
+            assert name in flows, f"{name}: {page}"
+            seen.add(name)
+            given = [word.partition("=") for flag, word in itertools.pairwise(words) if flag == "--param"]
+            assert {key for key, _, _ in given} <= parameters_of(flows[name]), words
+            for key, _, value in given:
+                if key == "config" and "$" not in value:
+                    RelaxConfig.model_validate(json.loads(value))
+                elif key == "options":
+                    assert set(json.loads(value)) <= set(OPTIONS), words
+    assert len(seen) >= 4
+
+
+def commands_of(page: Path, start: str) -> Iterator[list[str]]:
+    """Words behind ``start`` of each such command, whose quotes may reach over several lines."""
+    text = page.read_text().replace("\\\n", " ")
+    for found in re.finditer(rf"^ *{start} ", text, re.MULTILINE):
+        command = ""
+        for line in text[found.end() :].splitlines(keepends=True):
+            command += line
+            with contextlib.suppress(ValueError):  # a quote is still open
+                yield shlex.split(command, comments=True)
+                break
+
+
+def parameters_of(entrypoint: str) -> set[str]:
+    """Names of a function's arguments, from its source."""
+    module, _, name = entrypoint.rpartition(".")
+    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text())
+    found = next(node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    return {one.arg for one in (*found.args, *found.kwonlyargs)}
+
+
+def test_yaml_blocks_can_be_read() -> None:
+    for page in PAGES:
+        for kind, text in BLOCK.findall(page.read_text()):
+            if kind == "yaml":
+                yaml.safe_load(text)
 
 
 def test_the_quickstart_is_explained_as_it_is() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LAYERS = ("data", "relax_core", "tasks", "flows")
+LAYERS = ("data", "relax_core", "tasks", "flows", "deployments")
 """From the bottom to the top: a layer imports itself and those before it."""
 
 HEAVY = ("torch", "transformers", "ray", "prefect", "megatron", "sglang")
@@ -34,6 +34,7 @@ ALLOWED = {
     "relax_core.training": ("torch", "ray", "megatron"),
     "tasks": ("prefect",),
     "flows": ("prefect",),
+    "deployments": ("prefect",),
 }
 """Package -> the heavy libraries that its modules may import."""
 
@@ -41,7 +42,7 @@ ONE_PLACE = {
     "megatron": {"relax_core.training.megatron", "relax_core.training.megatron_cpu"},
     "sglang": {"relax_core.engines.serve", "relax_core.engines.introspect"},
     "transfer_queue": {"relax_core.run.transport.transfer_queue"},
-    "prefect": {"tasks", "flows"},
+    "prefect": {"tasks", "flows", "deployments"},
 }
 """Library -> the modules (or packages) that alone import it."""
 

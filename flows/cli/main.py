@@ -21,10 +21,12 @@ from relax_core import __version__
 COMMANDS = {
     "train": "train a policy; the same --run-dir again goes on where it stopped",
     "evaluate": "score a run's newest weights, or a Hugging Face folder, on evaluation sets",
+    "convert": "write a checkpoint of a run as a Hugging Face folder",
     "doctor": "say what is wrong with a configuration, and what a run of it would do",
     "reward": "score one case, or a recorded rollout again, or list rewards",
     "replay": "compute a recorded step again, also with other options, and compare",
     "diff": "compare two runs step by step",
+    "show": "show a run's steps and rollouts, on the terminal or as one HTML page",
     "events": "print the timeline of a run: what started, died, was rewound, and why",
     "options": "list or search options: relax options [WORDS]",
     "explain": "tell everything about one option: relax explain --lr",
@@ -34,7 +36,7 @@ COMMANDS = {
     "up": "start the standing Ray head and Prefect server",
     "status": "show what stands and which actors live",
     "down": "end what `relax up` started",
-    "models": "prepare a model folder: relax models smollm2 DIR",
+    "models": "prepare a model folder: relax models smollm2 DIR, or a toy: relax models toy DIR",
 }
 
 
@@ -125,6 +127,14 @@ def _module_of(command: str) -> ModuleType:
         from flows.cli import ask
 
         return ask
+    if command == "convert":
+        from flows.cli import convert
+
+        return convert
+    if command == "show":
+        from flows.cli import show
+
+        return show
     if command == "events":
         from flows.cli import events
 

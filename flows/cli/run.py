@@ -18,6 +18,11 @@ from relax_core.config.parser import read_given, read_words
 from relax_core.config.sources import DERIVED
 
 
+AGAIN = """
+--again  also where these weights were evaluated before with the same sets and options
+"""
+
+
 def train(arguments: list[str], own_process: bool = False) -> int:
     """Train, or go on with a run, or say that it is complete.
 
@@ -53,15 +58,16 @@ def train(arguments: list[str], own_process: bool = False) -> int:
 def evaluate(arguments: list[str]) -> int:
     """Score weights on evaluation sets."""
     if _help_wanted(arguments):
-        print(_usage("evaluate"))
+        print(_usage("evaluate", AGAIN))
         return 0
+    again, arguments = "--again" in arguments, [word for word in arguments if word != "--again"]
     _quiet_logs()
     given = read_given(with_options_of_the_run(arguments))
     accept(examine_given(given, "evaluate"))
     config, _ = _with_run_dir(given, "runs/evaluation-%Y%m%d-%H%M%S")
     from flows.evaluate import evaluate as run_evaluation
 
-    run_evaluation(config)
+    run_evaluation(config, again=again)
     return 0
 
 
@@ -81,8 +87,8 @@ def _help_wanted(arguments: list[str]) -> bool:
     return any(argument in ("-h", "--help") for argument in arguments)
 
 
-def _usage(command: str) -> str:
-    return f"usage: relax {command} [--config RUN.yaml] [options]\n\n{options_help()}"
+def _usage(command: str, more: str = "") -> str:
+    return f"usage: relax {command} [--config RUN.yaml] [options]\n{more}\n{options_help()}"
 
 
 def _with_run_dir(given: Given, default: str) -> tuple[RelaxConfig, dict[str, Source]]:

@@ -21,11 +21,12 @@ from relax_core.cluster import services
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
 from relax_core.cluster.handles import CONTROL_TIMEOUT, RayEngines, RayTrainer
 from relax_core.cluster.head import connected, standing_address
+from relax_core.cluster.machine import gpus_here, here, is_here, require_gpus
 from relax_core.cluster.placement import VISIBLE, RunDevices
 from relax_core.cluster.reward_hosts import reward_pool
 from relax_core.config import RelaxConfig
 from relax_core.config.derived import num_engines, trainer_world_size
-from relax_core.config.devices import shared_places
+from relax_core.config.devices import devices_in_all, shared_places
 from relax_core.config.environment import read_environment_file
 from relax_core.config.problems import raise_problems
 from relax_core.engines.actor import SGLangEngine
@@ -168,6 +169,8 @@ class RayBackend:
 
     def ensure(self, critic: bool = False) -> tuple[RayTrainer, RayEngines]:
         self.connect()
+        if self.device == "cuda":
+            require_gpus(devices_in_all(self._config))
         self._rollout_only = False
         if self._devices.shared:
             found = self._ensure_engines()
@@ -178,7 +181,7 @@ class RayBackend:
 
     @property
     def device(self) -> Device:
-        return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+        return "cuda" if gpus_here() else "cpu"
 
     def _ensure_trainer(self, role: Role) -> RayTrainer:
         name = f"{self._run_id}.{_ACTORS[role]}"
@@ -258,23 +261,24 @@ class RayBackend:
         handle, who, why = find(name), f"{fleet.kind}-{index}", "it was not there"
         if handle is not None:
             try:
-                if result(handle.fits.remote(spec), CONTROL_TIMEOUT, name):
+                if not is_here(handle):
+                    why = "on another machine than the driver"
+                elif result(handle.fits.remote(spec), CONTROL_TIMEOUT, name):
                     found = handle, result(handle.info.remote(), CONTROL_TIMEOUT, name).url
                     self._tell(who, "")
                     return found
-                why = "dead, or made with other options"
+                else:
+                    why = "dead, or made with other options"
             except UserError as error:  # its server died, or hangs
                 why = error.problem
             _end(name)
         timeout = self._config.run.engine_start_timeout
-        gpus, options = fleet.gpus if self.device == "cuda" else 0, None
+        where: dict[str, Any] = {"num_gpus": fleet.gpus if self.device == "cuda" else 0, **here()}
         environment = self._variables
         if place is not None:
-            gpus, options, environment = 0, place.options, {**environment, **place.environment}
+            where, environment = {"options": place.options}, {**environment, **place.environment}
             self._make_room()
-        handle, _ = get_or_start(
-            SGLangEngine, name, args=(spec,), env=environment, num_gpus=gpus, timeout=timeout, options=options
-        )
+        handle, _ = get_or_start(SGLangEngine, name, args=(spec,), env=environment, timeout=timeout, **where)
         try:
             started = handle, result(handle.start.remote(), timeout + 30, name).url
             self._tell(who, why)

@@ -16,6 +16,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from data.errors import NotStarted, UserError
 from relax_core.cluster.actors import result
+from relax_core.cluster.machine import alone, node_id
 from relax_core.config.devices import Places, number_of
 from relax_core.waiting import told
 
@@ -77,6 +78,10 @@ class SharedDevices:
     def __init__(self, name: str, count: int, timeout: float = 600.0) -> None:
         self._group = _reserved(name, count, timeout)
         self._devices = sorted(_look(self._group, count, timeout))
+        if not alone() and any(device.node != node_id() for device in self._devices):  # of a driver on another machine
+            release_devices(name)
+            self._group = _reserved(name, count, timeout)
+            self._devices = sorted(_look(self._group, count, timeout))
 
     def place(self, numbers: Sequence[int]) -> Place:
         """The place of an actor with these devices.
@@ -149,7 +154,10 @@ def _reserved(name: str, count: int, timeout: float) -> PlacementGroup:
         if found.bundle_count == count:
             return _ready(found, name, count, timeout)
         remove_placement_group(found)  # of a time when the run had other sizes
-    made = placement_group([{"GPU": 1}] * count, strategy="PACK", name=name, lifetime="detached")
+    here = None if alone() else [{"ray.io/node-id": node_id()}] * count
+    made = placement_group(
+        [{"GPU": 1}] * count, strategy="PACK", name=name, lifetime="detached", bundle_label_selector=here
+    )
     return _ready(made, name, count, timeout)
 
 

@@ -9,6 +9,7 @@ that what had been derived is derived anew; one that was cut off is refused.
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,7 @@ from relax_core.config.options import OPTIONS, SECTIONS, BadValueError, Option, 
 from relax_core.config.passthrough import pass_through_flags, pass_throughs
 from relax_core.config.problems import Problem
 from relax_core.config.seal import CUT_OFF, State, state
-from relax_core.config.sources import DEFAULT, FILE, Source, is_given, is_source
+from relax_core.config.sources import DEFAULT, FILE, PARAMETERS, Source, is_given, is_source
 from relax_core.config.variables import BadVariableError, insert_variables
 from relax_core.config.yaml_text import load_yaml, read_text, why_unreadable
 
@@ -62,6 +63,17 @@ def read_config_file(path: str) -> tuple[dict[str, Any], dict[str, Source], list
     read = _Read()
     _read_file(path, f"--config {path}", (), read)
     return read.values, read.sources, read.problems
+
+
+def read_parameters(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Source], list[Problem]]:
+    """As ``read_config_file``, of the parameters of a flow run: they have the shape of a run file."""
+    read = _Read()
+    for section, keys in content.items():
+        if section in SECTIONS:
+            _read_section(section, keys, f"the {PARAMETERS}", read)
+        else:
+            _unknown_section(section, f"the {PARAMETERS}", read)
+    return read.values, dict.fromkeys(read.values, PARAMETERS), read.problems
 
 
 def read_flat_file(path: str, flag: str) -> tuple[dict[str, Any], list[Problem]]:

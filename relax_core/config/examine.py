@@ -62,6 +62,7 @@ def examine(
     purpose: Purpose = "train",
     sources: Mapping[str, Source] | None = None,
     unread: frozenset[str] = frozenset(),
+    files: bool = True,
 ) -> Report:
     """Resolve and check a configuration.
 
@@ -71,10 +72,12 @@ def examine(
         sources: where each value comes from; they are told with the problems.
         unread: flags of options that were given a value which could not be read: what they have now is nobody's, and
             nothing is told of it.
+        files: whether the files that it names are on this machine. Without them rules that read the model's shape are
+            left out.
     """
     sources = dict(sources or {})
     given = frozenset(name for name in option_values(config) if _is_set(config, name))
-    model, files = check_files(config, purpose)
+    model, wrong_files = check_files(config, purpose) if files else (None, [])
     resolved = resolve(config, model)
     wrong = _wrong_flags(resolved, purpose) | unread
     problems: list[Problem] = []
@@ -90,20 +93,22 @@ def examine(
             sources |= dict.fromkeys(corrections, CORRECTED)
     own = [*_required(resolved, purpose), *_empty(config, sources), *_ranges(resolved, sources)]
     problems = [*(problem for problem in own if problem.option not in unread), *problems]
-    files += check_columns(resolved, purpose, local_path)
-    files += [*check_reward_files(resolved), *check_function_files(resolved, purpose)]
+    if files:
+        wrong_files += check_columns(resolved, purpose, local_path)
+        wrong_files += [*check_reward_files(resolved), *check_function_files(resolved, purpose)]
     problems += _told_by_rules(Values(resolved, model, given), purpose, sources, unread | _flags_of(problems))
     problems += [*_overlooked(config, sources), *unwired_problems(config, sources)]
-    return Report(resolved, model, (*problems, *files), mark_derived(config, resolved, sources))
+    return Report(resolved, model, (*problems, *wrong_files), mark_derived(config, resolved, sources))
 
 
-def examine_given(given: Given, purpose: Purpose = "train") -> Report:
+def examine_given(given: Given, purpose: Purpose = "train", files: bool = True) -> Report:
     """``examine`` together with what was wrong in what a person gave.
 
     An option that is missing because it was misspelt is told once, and none is missing where a file could not be read.
     """
     named = (find_option(option_name(problem.option)) for problem in errors_of(given.notes))
-    report = examine(given.config, purpose, given.sources, frozenset(option.flag for option in named if option))
+    wrong = frozenset(option.flag for option in named if option)
+    report = examine(given.config, purpose, given.sources, wrong, files)
     unread = any(problem.option.startswith(_FILES) for problem in errors_of(given.notes))
     told = " ".join(f"{problem.option} {problem.fix}" for problem in given.notes)
     rest = [

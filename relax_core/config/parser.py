@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from data.nearest import nearest
-from relax_core.config.config_file import read_config_file, read_flat_file
+from relax_core.config.config_file import read_config_file, read_flat_file, read_parameters
 from relax_core.config.environment import environment_options, read_environment_file
 from relax_core.config.foreign import FOREIGN, RENAMED, translate
 from relax_core.config.mistyped import DASHES, pasted, plain_dashes
@@ -103,10 +103,19 @@ def read_config(argv: Sequence[str], environ: Mapping[str, str] | None = None) -
     return given
 
 
-def read_given(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Given:
-    """``read_config`` that raises nothing: what is wrong is among the notes, and left out of the configuration."""
+def read_given(
+    argv: Sequence[str], environ: Mapping[str, str] | None = None, parameters: Mapping[str, Any] | None = None
+) -> Given:
+    """``read_config`` that raises nothing: what is wrong is among the notes, and left out of the configuration.
+
+    Args:
+        parameters: of a flow run, in the shape of a run file; they count as the command line does.
+    """
     words = _parse(argv)
     line, problems = words.values, words.problems
+    submitted, sources_of_parameters, more = read_parameters(parameters or {})
+    line |= submitted
+    problems += more
     values: dict[str, Any] = {}
     sources: dict[str, Source] = dict.fromkeys(OPTIONS, DEFAULT)
     path = line.pop(CONFIG, None)
@@ -125,7 +134,7 @@ def read_given(argv: Sequence[str], environ: Mapping[str, str] | None = None) ->
     translated, notes = translate(words.foreign, line)
     problems += notes
     values |= line | translated
-    sources |= dict.fromkeys([*line, *translated], COMMAND_LINE)
+    sources |= dict.fromkeys([*line, *translated], COMMAND_LINE) | sources_of_parameters
     if custom := values.get("custom_config_path"):
         overriding, more = read_flat_file(custom, "--custom-config-path")
         problems += more

@@ -5,7 +5,8 @@ those that Relax filled in by ``is_given`` alone.
 """
 
 Source = str
-"""`default`, `derived`, `corrected`, `command line`, `environment RELAX_X`, `file run.yaml`, `custom config x.yaml`."""
+"""`default`, `derived`, `corrected`, `command line`, `environment RELAX_X`, `file run.yaml`, `custom config x.yaml`,
+`parameters`."""
 
 DEFAULT = "default"
 DERIVED = "derived"
@@ -15,8 +16,9 @@ ENVIRONMENT = "environment"
 FILE = "file"
 CUSTOM = "custom config"
 PYTHON = "Python"
+PARAMETERS = "parameters"
 
-_KINDS = (DEFAULT, DERIVED, CORRECTED, COMMAND_LINE, ENVIRONMENT, FILE, CUSTOM, PYTHON)
+_KINDS = (DEFAULT, DERIVED, CORRECTED, COMMAND_LINE, ENVIRONMENT, FILE, CUSTOM, PYTHON, PARAMETERS)
 
 
 def is_given(source: Source) -> bool:

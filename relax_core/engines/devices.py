@@ -20,13 +20,14 @@ def seen_by_engine(environment: Mapping[str, str], machine: list[tuple[str, str]
     own = [name for name in environment.get(VISIBLE, "").split(",") if name]
     if not own:
         return {}
-    machine = _gpus() if machine is None else machine
+    machine = gpus() if machine is None else machine
     place = 0 if all(name.isdigit() for name in own) else 1
     others = [pair[place] for pair in machine if set(own).isdisjoint(pair)]
     return {VISIBLE: ",".join([*own, *others])} if others else {}
 
 
-def _gpus() -> list[tuple[str, str]]:
+def gpus() -> list[tuple[str, str]]:
+    """Index and UUID of each GPU of this machine; none where it does not tell."""
     command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
     try:
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()

@@ -16,6 +16,9 @@ import time
 PARENT = "RELAX_ENGINE_PARENT"
 """Environment variable with the process id that the server must not outlive; without it: whoever started the server."""
 
+GIVES_WAY = "RELAX_ENGINE_GIVES_WAY"
+"""Environment variable; where it is set the engine's processes give way to everything else on the machine."""
+
 
 def end_with(parent: int, interval: float = 0.5) -> None:
     """Start a thread that kills this process and all below it once its parent is no longer ``parent``."""
@@ -33,8 +36,19 @@ def end_with(parent: int, interval: float = 0.5) -> None:
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
+def give_way() -> None:
+    """Take only what of the cores nothing else wants: this thread, what it starts, and this session, since Linux may
+    share out the cores by session first."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as group:
+        group.write("19")
+
+
 def prepare() -> None:
     """What each process of the engine needs: the watch on its parent and, without a CUDA device, the CPU stand-in."""
+    if GIVES_WAY in os.environ:
+        give_way()
     # The variable names the parent of the server; a worker's parent is the server.
     parent = int(os.environ.get(PARENT, 0)) if __name__ == "__main__" else 0
     end_with(parent or os.getppid())

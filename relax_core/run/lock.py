@@ -35,6 +35,10 @@ class Superseded(UserError):
     """Another driver has taken this run over."""
 
 
+class Driven(UserError):
+    """Another living process drives this run."""
+
+
 class DriverLock:
     """The claim on a run, made on construction.
 
@@ -44,8 +48,10 @@ class DriverLock:
         say: receives one line for what is waited for.
 
     Raises:
-        UserError: another living process drives the run.
+        Driven: another living process drives the run.
     """
+
+    claim_file, beat_file = CLAIM, BEAT
 
     def __init__(self, store: RunStore, takeover: bool = False, say: Callable[[str], None] = lambda text: None) -> None:
         self._store = store
@@ -55,15 +61,15 @@ class DriverLock:
             "pid": os.getpid(),
             "created": psutil.Process().create_time(),
         }
-        holder = store.read_json(CLAIM)
+        holder = store.read_json(self.claim_file)
         holder = holder if isinstance(holder, dict) else {}
         same = origin.items() <= holder.items()
         if "pid" in holder and not same and self._lives(holder, say):
             if not takeover:
-                raise _refused(store, holder)
+                raise self._refused(holder)
             _end_local(holder, say)
         self._own: dict[str, Any] = {**origin, "epoch": _epoch(holder) + 1}
-        store.write_json(CLAIM, self._own)
+        store.write_json(self.claim_file, self._own)
         self.check()  # of two that start at once the last one has it; an object store allows no more than this
         self._ended = threading.Event()
         threading.Thread(target=self._beat, name="driver-beat", daemon=True).start()
@@ -79,7 +85,7 @@ class DriverLock:
         Raises:
             Superseded: the claim is another's.
         """
-        holder = self._store.read_json(CLAIM)
+        holder = self._store.read_json(self.claim_file)
         if isinstance(holder, dict) and holder != self._own:
             raise Superseded(
                 f"{_name(holder)} has taken over the run {self._store.url}; this process ends.",
@@ -89,34 +95,60 @@ class DriverLock:
     def release(self) -> None:
         """Give it up, unless somebody else has it by now. Its number stays, so that no later claim has the same."""
         self._ended.set()
-        if self._store.read_json(CLAIM) == self._own:
-            self._store.write_json(CLAIM, {"epoch": self.epoch})
+        if self._store.read_json(self.claim_file) == self._own:
+            self._store.write_json(self.claim_file, {"epoch": self.epoch})
 
     def _beat(self) -> None:
         count = 0
         while not self._ended.is_set():
             with contextlib.suppress(UserError):  # the run itself will say so if its folder is gone
-                holder = self._store.read_json(CLAIM)
+                holder = self._store.read_json(self.claim_file)
                 if isinstance(holder, dict) and holder != self._own:
                     return
-                self._store.write_json(BEAT, {"epoch": self.epoch, "count": count})
+                self._store.write_json(self.beat_file, {"epoch": self.epoch, "count": count})
             count += 1
             self._ended.wait(BEAT_SECONDS)
 
     def _lives(self, holder: dict[str, Any], say: Callable[[str], None]) -> bool:
         if _is_here(holder):
             return _process(holder) is not None
-        before = self._store.read_json(BEAT)
+        before = self._store.read_json(self.beat_file)
         if not isinstance(before, dict) or _epoch(before) != _epoch(holder):
             before = None  # it may have begun just now
         say(f"{_name(holder)} has driven this run: waiting up to {LATE_SECONDS:g} s for a sign of it")
         until = time.monotonic() + LATE_SECONDS
         while time.monotonic() < until:
             time.sleep(min(1.0, LATE_SECONDS / 4))
-            now = self._store.read_json(BEAT)
+            now = self._store.read_json(self.beat_file)
             if isinstance(now, dict) and _epoch(now) == _epoch(holder) and now != before:
                 return True
         return False
+
+    def _refused(self, holder: dict[str, Any]) -> UserError:
+        end = f"end it (`kill {holder['pid']}`)" if _is_here(holder) else "end it there"
+        return Driven(
+            f"{_name(holder)} drives the run {self._store.url} already.",
+            f"Wait for it, or {end} and start again, or add --takeover, which takes the run from it: the run goes on.",
+        )
+
+
+class Evaluated(UserError):
+    """Another process evaluates this run."""
+
+
+class EvaluationLock(DriverLock):
+    """The claim on the evaluation of a run, beside the driver's.
+
+    Raises:
+        Evaluated: another living process evaluates the run.
+    """
+
+    claim_file, beat_file = "evaluations/evaluator.json", "evaluations/evaluator-beat.json"
+
+    def _refused(self, holder: dict[str, Any]) -> UserError:
+        return Evaluated(
+            f"{_name(holder)} evaluates the run {self._store.url} already.", "Wait for it, and start again."
+        )
 
 
 def _machine() -> str:
@@ -133,14 +165,6 @@ def _is_here(holder: dict[str, Any]) -> bool:
     if "machine" in holder:
         return bool(holder["machine"] == _machine())
     return bool(holder.get("host") == socket.gethostname())  # of an earlier version
-
-
-def _refused(store: RunStore, holder: dict[str, Any]) -> UserError:
-    end = f"end it (`kill {holder['pid']}`)" if _is_here(holder) else "end it there"
-    return UserError(
-        f"{_name(holder)} drives the run {store.url} already.",
-        f"Wait for it, or {end} and start again, or add --takeover, which takes the run from it: the run goes on.",
-    )
 
 
 def _name(holder: dict[str, Any]) -> str:

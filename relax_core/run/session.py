@@ -9,7 +9,6 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -17,24 +16,21 @@ import pyarrow as pa
 
 from data.cursor import Cursor
 from data.errors import UserError
-from data.prompts import PromptDataset, load_prompts
 from data.store import RunStore
 from relax_core.config import RelaxConfig, Source, Stage, options_hash, run_file, stage_options, with_options
 from relax_core.config.derived import ACTOR_FOLDER, CRITIC_FOLDER, epoch_steps, needs_critic
-from relax_core.config.eval_set import EvalSet
-from relax_core.config.sections.data import DataSection
 from relax_core.rewards.choice import training_choice
 from relax_core.rewards.judge.rows import check_judged
 from relax_core.rewards.pools import Pools
 from relax_core.rewards.scored import calls_of_step
 from relax_core.rewards.stream import RewardStream, TableOf
-from relax_core.rollout.hooks import prompt_converter
 from relax_core.run.clock import StepClock
 from relax_core.run.engines import BackendFactory, Mode, RunEngines
 from relax_core.run.feeding import SliceFeeder, feeds
 from relax_core.run.lock import DriverLock
 from relax_core.run.order import StepOrder
 from relax_core.run.ownership import claim
+from relax_core.run.prompts import RunPrompts
 from relax_core.run.records import StageRecords, fingerprint
 from relax_core.run.recovery import History
 from relax_core.run.start import critic_start_id, pin_load, start_id
@@ -58,7 +54,7 @@ _CLOCKS = 64
 """Steps whose clocks are kept."""
 
 
-class RunSession(RunEngines):
+class RunSession(RunPrompts, RunEngines):
     """An open run.
 
     Args:
@@ -119,47 +115,6 @@ class RunSession(RunEngines):
         self.store.write_bytes("config.yaml", text, private=run_file.holds_secrets(self.config))
 
     # Prompts
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """Tokenizer of ``--hf-checkpoint``."""
-        from transformers import AutoTokenizer  # here: it costs a second that a finished run does not need
-
-        return AutoTokenizer.from_pretrained(str(self.config.checkpoint.hf_checkpoint))
-
-    def _load_prompts(self, source: str, keys: DataSection | EvalSet, max_prompt_len: int | None) -> PromptDataset:
-        options = self.config.data
-        return load_prompts(
-            source,
-            tokenizer=self.tokenizer,
-            input_key=str(keys.input_key),
-            label_key=keys.label_key or None,
-            metadata_key=str(keys.metadata_key),
-            tool_key=str(keys.tool_key),
-            apply_chat_template=options.apply_chat_template,
-            template_kwargs=options.apply_chat_template_kwargs,
-            system_prompt=options.system_prompt,
-            max_prompt_len=max_prompt_len,
-            convert=prompt_converter(self.config),
-            # with a label the column holds a prompt, without one a whole conversation
-            key_map=None if keys.label_key else options.conversation_key_map,
-        )
-
-    @cached_property
-    def prompts(self) -> PromptDataset:
-        """Training prompts."""
-        options = self.config.data
-        return self._load_prompts(str(options.prompt_data), options, self.config.rollout.rollout_max_prompt_len)
-
-    @cached_property
-    def evaluation_sets(self) -> list[tuple[EvalSet, PromptDataset]]:
-        """Evaluation sets and their prompts, with the metadata that a set adds to its rows."""
-        sets = []
-        for eval_set in self.config.eval.eval_datasets or []:
-            prompts = self._load_prompts(eval_set.path, eval_set, eval_set.max_prompt_len)
-            metadata = [{**row, **eval_set.added_metadata} for row in prompts.metadata]
-            sets.append((eval_set, replace(prompts, metadata=metadata)))
-        return sets
 
     def check_prompts(self) -> None:
         """Read all prompts now, so that a bad row is an error before an engine starts."""

@@ -7,7 +7,7 @@ plain line. Nothing here decides anything, and any thread may call it.
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from relax_core import signs
+from relax_core.tracking.report import is_score
 from relax_core.tracking.summary import SHOWN_METRICS, closing_summary
 from relax_core.waiting import Wait, told
 
@@ -42,7 +43,12 @@ class Progress:
 
     Args:
         console: where to; standard output by default.
+
+    Attributes:
+        listener: is told each note, reused stage and finished step too; by the thread that it came from.
     """
+
+    listener: Callable[[str], None] | None = None
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
@@ -113,11 +119,11 @@ class Progress:
 
     def reused(self, step: int, name: str) -> None:
         """Say that a stage was finished before."""
-        self._print(f"{self._step_text(step)}  {name}: finished before, reused")
+        self._tell(f"{self._step_text(step)}  {name}: finished before, reused")
 
     def note(self, text: str) -> None:
         """One line for the person watching."""
-        self._print(text)
+        self._tell(text)
 
     def step_done(
         self,
@@ -159,7 +165,17 @@ class Progress:
         stages = ", ".join(f"{name} {s:.1f} s" for name, s in seconds_by_stage.items() if s >= 0.05)
         whole = sum(seconds_by_stage.values()) if wall_seconds is None else wall_seconds
         parts.append(f"{whole:.1f} s" + (f" ({stages})" if stages else ""))
-        self._print("  ".join(parts))
+        self._tell("  ".join(parts))
+
+    def outcome(self) -> str:
+        """Steps and reward so far, in a line."""
+        parts = [] if self._last_step is None else [f"{self._last_step + 1} of {self._total} steps"]
+        return ", ".join([*parts, *self._reward()])
+
+    def _reward(self) -> list[str]:
+        if "reward/mean" not in self._first or "reward/mean" not in self._last:
+            return []
+        return [f"mean reward {self._first['reward/mean']:.3f} -> {self._last['reward/mean']:.3f}"]
 
     def closing_text(self, board: str | None = None) -> str:
         """Summary of the run: where it is, how to look at it, how to go on. Printed too.
@@ -169,10 +185,9 @@ class Progress:
         """
         done = f"{self._steps_done} step{'' if self._steps_done == 1 else 's'} done now"
         lines = [done + (f", {self._total} in all" if self._total else "")]
-        if "reward/mean" in self._first and "reward/mean" in self._last:
-            lines.append(f"mean reward {self._first['reward/mean']:.3f} -> {self._last['reward/mean']:.3f}")
+        lines += self._reward()
         for key, value in sorted(self._last.items()):
-            if _is_score(key):
+            if is_score(key):
                 before = f"{self._first[key]:.3f} -> " if key in self._first and self._steps_done > 1 else ""
                 lines.append(f"{key} {before}{value:.3f}")
         metrics = [name for name in SHOWN_METRICS if name in self._last] or ["time"]
@@ -208,6 +223,11 @@ class Progress:
         text = "  |  ".join(map(self._stage_text, list(self._stages)))
         return Text(text, no_wrap=True, overflow="ellipsis")
 
+    def _tell(self, text: str) -> None:
+        self._print(text)
+        if self.listener is not None:
+            self.listener(text)
+
     def _print(self, text: str) -> None:
         # No wrapping where lines are read by programs; no markup anywhere, texts may hold brackets.
         self._console.print(text, markup=False, soft_wrap=True)
@@ -228,8 +248,3 @@ class Progress:
 
 def _rate(tokens: float, seconds: float) -> str:
     return f"{tokens / seconds:.0f} tokens/s" if tokens and seconds > 0 else ""
-
-
-def _is_score(key: str) -> bool:
-    """``eval/<name>`` itself, not its further metrics."""
-    return key.startswith("eval/") and "-pass@" not in key and not key.endswith(("-truncated_ratio", "/mean", "/max"))

@@ -24,11 +24,13 @@ import ray
 from data.errors import Lost, UserError
 from data.store import TableRef
 from relax_core.cluster.actors import NAMESPACE, find, get_or_start, kill, named, result
+from relax_core.cluster.machine import here, is_here
 from relax_core.cluster.placement import Place
 from relax_core.config.derived import trainer_world_size
 from relax_core.config.options import OPTIONS, Option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
 from relax_core.run.transport.base import handed_on
+from relax_core.tracking.actor_logs import keep_log
 from relax_core.training.errors import DirtyTrainer, StaleDriver
 from relax_core.training.roles import STAGE_OF, Role
 
@@ -84,6 +86,7 @@ class TrainerActor:
         self._lock = threading.Lock()
         self._epoch = 0
         self._broken = ""
+        keep_log(config.run.run_dir, f"{'critic' if role == 'critic' else 'trainer'}-rank-{rank}")
 
     # -- forming the group ---------------------------------------------------------------------------------------
 
@@ -295,34 +298,32 @@ def start_trainer(
     leader = handles[0]
     if leader is not None and all(handle is not None for handle in handles):
         try:
-            if result(leader.fits.remote(options), 60, what):
+            if all(map(is_here, handles)) and result(leader.fits.remote(options), 60, what):
                 return leader
         except UserError:
             pass  # it died, or hangs
     _end(name, namespace)
     prepare()
-    one_node = sum(bool(node["Alive"]) for node in ray.nodes()) == 1
-    env = trainer_environment(config, one_node, variables, role)
+    env = trainer_environment(config, variables, role)
 
     def start(rank: int) -> Any:
         place = places[rank] if places else None
+        own = {"num_gpus": 1 if device == "cuda" else 0, **here()}
         handle, _ = get_or_start(
             TrainerActor,
             names[rank],
             namespace=namespace,
             args=(config, rank, world, device, dict(variables), role, devices),
             env={**env, **place.environment} if place else env,
-            num_gpus=1 if device == "cuda" and not place else 0,
             timeout=timeout,
-            options=place.options if place else None,
+            **({"options": place.options} if place else own),
         )
         return handle
 
     with ThreadPoolExecutor(world) as pool:
         leader, *peers = pool.map(start, range(world))
-    host = "127.0.0.1" if one_node else ray.util.get_node_ip_address()
     try:
-        result(leader.form.remote(peers, host), timeout, what)
+        result(leader.form.remote(peers, "127.0.0.1"), timeout, what)
     except BaseException:
         _end(name, namespace)
         raise
@@ -336,15 +337,14 @@ def _end(name: str, namespace: str) -> None:
 
 
 def trainer_environment(
-    config: RelaxConfig, one_node: bool, variables: Mapping[str, str] = NO_VARIABLES, role: Role = "actor"
+    config: RelaxConfig, variables: Mapping[str, str] = NO_VARIABLES, role: Role = "actor"
 ) -> dict[str, str]:
-    """Of every rank: a share of the cores, collectives over loopback where all ranks are on one machine, the run's
+    """Of every rank: a share of the cores, collectives over loopback (all ranks are on one machine), the run's
     variables, what a rank cannot do without, and then --train-env-vars, which win."""
     threads = str(max(1, (os.cpu_count() or 1) // trainer_world_size(config, role)))
     # Passive: threads that spin while they wait take the cores from the engine and from each other.
     env = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", threads), "OMP_WAIT_POLICY": "passive"}
-    if one_node:
-        env["GLOO_SOCKET_IFNAME"] = "lo"
+    env["GLOO_SOCKET_IFNAME"] = "lo"
     return {**env, **variables, "NCCL_CUMEM_ENABLE": "0", **config.training.train_env_vars}
 
 

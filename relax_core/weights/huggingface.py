@@ -122,22 +122,43 @@ def write_folder(
     """
     if "://" in str(out):
         raise UserError(f"A Hugging Face export cannot go to the URL {out}.", "Give a local folder with --save-hf.")
-    source, out = hf_folder(source), Path(out).absolute()
-    plan = plan_shards(hf_shapes(shape), dtype.itemsize, shard_bytes)
-    total = sum(plan.values())
+    out = Path(out).absolute()
     out.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(out.parent).free
-    if free < total:
-        raise UserError(
-            f"The Hugging Face export to {out} needs {total / 1e9:.2f} GB, but the disk has {free / 1e9:.2f} GB left.",
-            "Free some space or give another folder with --save-hf.",
-        )
     partial = out.with_name(f".{out.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    _write_shards(tensors, [list(shard) for shard in plan], partial, total)
-    _write_rest(source, partial, dtype, shape)
+    fill_folder(tensors, shape, source, partial, dtype, shard_bytes, f"--save-hf {out}")
     _put_in_place(partial, out)
+
+
+def fill_folder(
+    tensors: Iterable[tuple[str, Tensor]],
+    shape: ModelShape,
+    source: str | Path,
+    folder: Path,
+    dtype: torch.dtype,
+    shard_bytes: int = SHARD_BYTES,
+    name: str = "",
+) -> None:
+    """``write_folder`` into an empty folder, in which the files appear one after another.
+
+    Args:
+        name: what errors call the folder.
+
+    Raises:
+        UserError: its disk has too little room.
+    """
+    source, plan = hf_folder(source), plan_shards(hf_shapes(shape), dtype.itemsize, shard_bytes)
+    total = sum(plan.values())
+    free = shutil.disk_usage(folder).free
+    if free < total:
+        raise UserError(
+            f"The Hugging Face folder {name or folder} needs {total / 1e9:.2f} GB, but the disk has {free / 1e9:.2f} GB"
+            " left.",
+            "Free some space or give another folder.",
+        )
+    _write_shards(tensors, [list(shard) for shard in plan], folder, total)
+    _write_rest(source, folder, dtype, shape)
 
 
 def plan_shards(shapes: Mapping[str, tuple[int, ...]], itemsize: int, limit: int) -> dict[tuple[str, ...], int]:

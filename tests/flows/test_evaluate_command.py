@@ -31,11 +31,13 @@ def test_the_runs_own_options_count_unless_they_are_given_anew(
     import flows.evaluate
 
     seen = []
-    monkeypatch.setattr(flows.evaluate, "evaluate", seen.append)
+    monkeypatch.setattr(flows.evaluate, "evaluate", lambda config, again: seen.append((config, again)))
     monkeypatch.setattr(command, "_quiet_logs", lambda: None)
     words = ["--run-dir", run_dir, "--eval-prompt-data", "sums", str(sums), "--rm-type", "exact_number"]
     assert main(["evaluate", *words]) == 0
-    [config] = seen
+    assert main(["evaluate", "--again", *words]) == 0
+    (config, again), (_, anew) = seen
+    assert (again, anew) == (False, True)
     assert config.rollout.rollout_temperature == 0.5
     assert config.eval.eval_prompt_data == ["sums", str(sums)]
     assert config.run.run_dir == run_dir

@@ -230,7 +230,7 @@ def test_copies_and_reports_of_a_run(given: Any, sums: Path, tmp_path: Path) -> 
     assert rows[1]["eval/sums"] is not None
 
 
-def test_people_are_told_of_a_failure_and_of_going_on(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_are_told_of_a_failure_of_going_on_and_of_the_end(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import tasks.reward
     from relax_core.tracking import notify
 
@@ -250,4 +250,7 @@ def test_people_are_told_of_a_failure_and_of_going_on(given: Any, monkeypatch: p
         run_to_end(settings, FakeBackend())
     run_to_end(settings, FakeBackend())
     run = store_of(settings).url
-    assert told == [f"Relax failed: {run}: UserError: The reward failed.", f"Relax goes on with {run}: Step 2 is next."]
+    failed, goes_on, finished = told
+    assert failed.startswith(f"Relax failed: {run}: UserError: The reward failed.\n1 of 2 steps, mean reward ")
+    assert goes_on == f"Relax goes on with {run}: Step 2 is next."
+    assert finished.startswith(f"Relax finished {run}: 2 of 2 steps, mean reward ")

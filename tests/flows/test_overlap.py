@@ -200,7 +200,7 @@ def test_steps_that_overlap_are_subflows_of_one_flow(tmp_path: Path, tiny_model:
     parents = [one for one in runs if one.parent_task_run_id is None]
     steps = {one.name: one for one in runs if one.parent_task_run_id is not None}
     assert [one.state_name for one in parents] == ["Completed"]
-    assert sorted(steps) == [f"step-{step:06d}" for step in range(STEPS)]
+    assert sorted(steps) == [f"{run_id(result['run'])}/step-{step:06d}" for step in range(STEPS)]
     assert {one.state_name for one in steps.values()} == {"Completed"}
     # Prefect would ask its server about a limit for each tag of a task
     stages = [task for task in tasks if task.flow_run_id in {one.id for one in steps.values()}]

@@ -184,7 +184,7 @@ RULES: tuple[Rule, ...] = (
         ("max_global_restart",),
         ("use_health_check",),
         lambda v: not v.use_health_check,
-        "has no effect without --use-health-check.",
+        "has no effect without --use-health-check, other than on a flow run of a deployment.",
     ),
     idle(
         "engines-are-watched",

@@ -32,9 +32,10 @@ class FaultToleranceSection(Section):
         3,
         NOT_NEGATIVE,
         effect="flows/restarts.py",
-        zh="整个运行最多重新启动几次，再多就结束。需要 --use-health-check。",
+        zh="整个运行最多重新启动几次，再多就结束。需要 --use-health-check，或者作为 Prefect 部署运行。",
     )
-    """How often the driver may be started again in all before the run ends. Needs --use-health-check."""
+    """How often the driver may be started again in all before the run ends. Needs --use-health-check, or a deployment
+    of Prefect."""
     rollout_health_check_interval: float = option(
         30.0,
         above(0),

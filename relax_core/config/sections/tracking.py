@@ -68,7 +68,7 @@ class TrackingSection(Section):
     notify_urls: str | None = option(
         None,
         effect="relax_core/tracking/notify.py",
-        zh="出错和重启时通知谁：Apprise 格式的地址，用逗号分开。默认：不通知。",
+        zh="出错、重启和完成时通知谁：Apprise 格式的地址，用逗号分开。默认：不通知。",
     )
-    """Who is told of errors and restarts: addresses in the format of Apprise, with commas between them. Default:
-    nobody."""
+    """Who is told of errors, restarts and the end: addresses in the format of Apprise, with commas between them.
+    Default: nobody."""

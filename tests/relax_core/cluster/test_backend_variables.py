@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_used_is_an_error_before_anything_starts(given: Re
 def test_the_trainers_ranks_get_them_below_what_they_cannot_do_without(given: RelaxConfig) -> None:
     variables = {"COLOUR": "red", "OMP_WAIT_POLICY": "active", "NCCL_CUMEM_ENABLE": "1", "B": "1"}
     config = with_options(given, {"train_env_vars": {"B": "2"}})
-    environment = trainer_environment(config, True, variables)
+    environment = trainer_environment(config, variables)
     assert (environment["COLOUR"], environment["OMP_WAIT_POLICY"], environment["B"]) == ("red", "active", "2")
     assert environment["NCCL_CUMEM_ENABLE"] == "0"
     # with other variables a trainer has to be made anew

@@ -11,7 +11,7 @@ from relax_core.config import RelaxConfig, options_hash, stage_options
 from relax_core.config.eval_set import EvalSet
 from relax_core.config.eval_sets import complete_sets
 from relax_core.config.options import option_values
-from relax_core.run import session
+from relax_core.run import prompts
 from relax_core.run.session import RunSession
 
 ROWS = [
@@ -65,7 +65,7 @@ def test_a_set_may_have_no_labels_where_training_has_some(load):
 def test_tools_come_from_the_column_of_the_set(load, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        session, "load_prompts", lambda path, **given: seen.append(given) or load_prompts(path, **given)
+        prompts, "load_prompts", lambda path, **given: seen.append(given) or load_prompts(path, **given)
     )
     load(tool_key="functions")
     assert seen[0]["tool_key"] == "functions"

@@ -14,6 +14,7 @@ from tiny import make_tiny
 from training_batches import write_batches
 
 from relax_core.training.checkpoint_index import complete_iterations
+from relax_core.weights.convert import convert, find_checkpoints
 
 pytestmark = pytest.mark.megatron
 CHECKS = "relax_core.training.trainer_checks"
@@ -104,3 +105,5 @@ def test_two_processes_train_as_one_and_take_over_its_checkpoint(
     assert_close(loaded["metrics"], alone["metrics"][2:], 1e-4)
     assert worst_difference(place, f"{layout}-loaded", "plain") < 1e-4
     assert complete_iterations(saved) == [(2, "w3")]
+    convert(find_checkpoints(saved), f"{place['work']}/{layout}-converted")  # without the trainer: the same bits
+    assert worst_difference(place, f"{layout}-converted", f"{layout}-loaded") == 0

@@ -1,0 +1,1 @@
+"""Relax on a Prefect server: deployments, the server itself, schedules and automations."""

@@ -1,0 +1,212 @@
+"""Prefect's server, which also refuses a flow run of Relax with bad parameters before it is made.
+
+``uvicorn --factory deployments.server:create_app`` is ``prefect server start`` with this one check more.
+
+Guarantee: a request to make a flow run of a deployment of Relax whose configuration has a mistake is answered with 409
+and the messages that ``relax train`` would give; every other request, and every answer, is Prefect's own. Where files
+are not on this machine (``RELAX_SUBMITTED_FILES=elsewhere``), they are not looked at. A request that met a busy
+database is answered when the database is free, within a second or so: Prefect's clients would wait two seconds, and its
+interface would show an error.
+"""
+
+import asyncio
+import json
+import logging
+import os
+from typing import Any
+
+import anyio.to_thread
+
+import flows.environment  # noqa: F401  # isort: skip  # what Prefect reads from the environment when it is imported
+from prefect.server.api.server import create_app as create_prefect_app
+
+from relax_core.config.problems import told
+from relax_core.config.submitted import submission_problems
+
+FILES_VARIABLE = "RELAX_SUBMITTED_FILES"
+TAG = "relax"
+"""Deployments whose parameters are checked have this tag."""
+
+_LARGEST = 4 * 1024 * 1024
+
+log = logging.getLogger("relax_core.submission")
+
+
+def create_app() -> Any:
+    """Prefect's ASGI app behind the check."""
+    app = Patience(create_prefect_app(final=True))
+    return SubmissionCheck(app, files=os.environ.get(FILES_VARIABLE, "here") != "elsewhere")
+
+
+class Patience:
+    """An ASGI app that asks again where ``app`` answers 503: SQLite was busy, and nothing was done.
+
+    Args:
+        app: Prefect's.
+        pauses: seconds before each further try.
+    """
+
+    def __init__(self, app: Any, pauses: tuple[float, ...] = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3)) -> None:
+        self._app, self._pauses = app, pauses
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        if scope["type"] != "http" or scope["method"] == "GET":
+            await self._app(scope, receive, send)
+            return
+        body = await _body(receive)
+        if body is None:
+            return
+        for pause in (*self._pauses, None):
+            busy = False
+
+            async def sending(message: dict[str, Any], last: bool = pause is None) -> None:
+                nonlocal busy
+                busy = busy or (not last and message.get("status") == 503)
+                if not busy:
+                    await send(message)
+
+            try:
+                await self._app(dict(scope), _again(body, receive), sending)
+            except Exception:  # Starlette raises what it has answered with 503, for the log
+                if not busy:
+                    raise
+            if not busy or pause is None:
+                return
+            await asyncio.sleep(pause)
+
+
+class SubmissionCheck:
+    """An ASGI app that looks at requests to make flow runs, and hands all on that are right.
+
+    Args:
+        app: Prefect's.
+        files: whether files that are named are on this machine.
+    """
+
+    def __init__(self, app: Any, files: bool) -> None:
+        self._app, self._files = app, files
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        if scope["type"] != "http" or not _makes_flow_run(scope["method"], scope["path"]):
+            await self._app(scope, receive, send)
+            return
+        body = await _body(receive)
+        refusal = await self._refusal(scope, body) if body is not None and len(body) <= _LARGEST else None
+        if refusal is not None:
+            await _answer(send, 409, {"detail": refusal})
+            return
+        await self._app(scope, _again(body or b"", receive), send)
+
+    async def _refusal(self, scope: Any, body: bytes) -> str | None:
+        """What is wrong with a submission; None: nothing, or it is not ours to say."""
+        try:
+            asked = json.loads(body or b"{}")
+            given = asked.get("parameters") or {}
+            path = scope["path"].rpartition("/create_flow_run")[0]
+            deployment = await self._ask(scope, path)
+            if not deployment or TAG not in deployment.get("tags", []):
+                return None
+            flow = await self._ask(scope, f"{path.rpartition('/deployments/')[0]}/flows/{deployment['flow_id']}")
+            parameters = {**(deployment.get("parameters") or {}), **given}
+            if not flow or not isinstance(parameters := _plain(parameters), dict):
+                return None  # the flow run itself will see what Prefect makes of a template
+            problems = await anyio.to_thread.run_sync(submission_problems, flow["name"], parameters, self._files)
+        except Exception as error:  # a check that fails must not stop a server
+            log.warning("a submission was not checked: %s: %s", type(error).__name__, error)
+            return None
+        if not problems:
+            return None
+        lines = told(problems)
+        return lines[0] if len(lines) == 1 else "\n".join([f"{len(problems)} options are wrong.", *lines])
+
+    async def _ask(self, scope: Any, path: str) -> dict[str, Any] | None:
+        """What Prefect says to GET ``path``, with the headers of the request that is looked at."""
+        status, chunks = 0, []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: dict[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            elif message["type"] == "http.response.body":
+                chunks.append(message.get("body", b""))
+
+        left_out = (b"content-length", b"content-type", b"accept-encoding")
+        headers = [(name, value) for name, value in scope["headers"] if name.lower() not in left_out]
+        asked = {
+            **scope,
+            "method": "GET",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "headers": headers,
+        }
+        asked["state"] = dict(scope.get("state", {}))
+        await self._app(asked, receive, send)
+        if status != 200:
+            return None
+        found: dict[str, Any] = json.loads(b"".join(chunks))
+        return found
+
+
+def _makes_flow_run(method: str, path: str) -> bool:
+    return method == "POST" and "/deployments/" in path and path.rstrip("/").endswith("/create_flow_run")
+
+
+_LEFT_OUT = object()
+_TEMPLATE = object()
+
+
+def _plain(value: Any) -> Any:
+    """Parameters with what the interface wraps as JSON unwrapped; ``_TEMPLATE`` where Prefect fills something in later:
+    a variable, or a template of its own."""
+    if isinstance(value, dict) and "__prefect_kind" in value:
+        if value["__prefect_kind"] in ("none", "json"):
+            inner = value.get("value")
+            unwrapped = json.loads(inner) if value["__prefect_kind"] == "json" and inner else inner
+            return _LEFT_OUT if unwrapped is None else unwrapped
+        return _TEMPLATE
+    if isinstance(value, dict | list):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        found = {key: plain for key, one in pairs if (plain := _plain(one)) is not _LEFT_OUT}
+        if any(plain is _TEMPLATE for plain in found.values()):
+            return _TEMPLATE
+        return found if isinstance(value, dict) else list(found.values())
+    return value
+
+
+async def _body(receive: Any) -> bytes | None:
+    """The whole body of a request; None when the client has gone."""
+    parts = []
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def _again(body: bytes, receive: Any) -> Any:
+    """A ``receive`` that gives the body that was read already, and then what comes."""
+    given = False
+
+    async def replayed() -> Any:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
+
+
+async def _answer(send: Any, status: int, content: dict[str, Any]) -> None:
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

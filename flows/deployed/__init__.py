@@ -1,0 +1,1 @@
+"""The flows that deployments run; ``deployments/prefect.yaml`` names them."""

@@ -1,0 +1,129 @@
+"""The check before Prefect's server, and its patience with a busy database, with an ASGI app in Prefect's place."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from deployments.server import Patience, SubmissionCheck
+
+DEPLOYMENT = {"flow_id": "f", "tags": ["relax"], "parameters": {"config": {"optimizer": {"lr": -1.0}}}}
+VARIABLE = {"__prefect_kind": "workspace_variable", "variable_name": "x"}
+CREATE = "/api/deployments/d/create_flow_run"
+
+
+class FakePrefect:
+    """Answers what the check asks for, and notes bodies of what it lets through.
+
+    Args:
+        statuses: of the answers to POST, one after the other; then 201.
+    """
+
+    def __init__(self, deployment: dict[str, Any] | None = None, flow: str = "train", statuses: tuple[int, ...] = ()):
+        self._gets = {"/api/deployments/d": deployment or DEPLOYMENT, "/api/flows/f": {"name": flow}}
+        self._statuses = iter(statuses)
+        self.bodies: list[bytes] = []
+        self.authorized: list[bytes | None] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        status, content = 404, {}
+        if scope["method"] == "GET":
+            self.authorized.append(dict(scope["headers"]).get(b"authorization"))
+            if scope["path"] in self._gets:
+                status, content = 200, self._gets[scope["path"]]
+        else:
+            message = await receive()
+            self.bodies.append(message["body"])
+            status, content = next(self._statuses, 201), {"id": "made"}
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(content).encode()})
+        if status == 503:  # as Starlette does with what its handler of exceptions has answered
+            raise RuntimeError("database is locked")
+
+
+Post = Callable[..., httpx.Response]
+
+
+@pytest.fixture
+def post() -> Post:
+    import asyncio
+
+    def post(app: Any, content: Any, path: str = CREATE, **options: Any) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+                return await client.post(path, json=content, **options)
+
+        return asyncio.run(call())
+
+    return post
+
+
+def test_bad_parameters_are_refused_with_the_rule_s_message_and_make_no_flow_run(post: Post) -> None:
+    prefect = FakePrefect()
+    answer = post(SubmissionCheck(prefect, files=False), {"parameters": {"config": {"rollout": {"num_rollout": 0}}}})
+    assert answer.status_code == 409
+    assert "--num-rollout 0 (parameters): must be 1 or more." in answer.json()["detail"]
+    assert prefect.bodies == []
+
+
+def test_parameters_of_the_deployment_count_where_none_are_given(post: Post) -> None:
+    answer = post(SubmissionCheck(FakePrefect(), files=False), {})
+    assert "--lr -1.0 (parameters)" in answer.json()["detail"]
+
+
+def test_what_the_interface_wraps_is_unwrapped_before_it_is_checked(post: Post) -> None:
+    wrapped = {"rollout": {"num_rollout": 0}, "run": {"custom_args": {"__prefect_kind": "json"}}}
+    config = {"config": {"__prefect_kind": "json", "value": json.dumps(wrapped)}}
+    answer = post(SubmissionCheck(FakePrefect(), files=False), {"parameters": config})
+    assert "--num-rollout 0" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("prefect", "content", "path"),
+    [
+        (FakePrefect({**DEPLOYMENT, "tags": ["others"]}), {}, CREATE),  # somebody else's deployment
+        (FakePrefect(flow="replay"), {}, CREATE),
+        (
+            FakePrefect(),
+            {"parameters": {"config": {"__prefect_kind": "workspace_variable", "variable_name": "x"}}},
+            CREATE,
+        ),
+        (FakePrefect(), {}, "/api/flow_runs/"),
+        (FakePrefect(), [1], CREATE),  # no object: Prefect says what is wrong with it
+    ],
+    ids=["another tag", "another flow", "a variable", "another request", "no object"],
+)
+def test_everything_else_reaches_prefect_as_it_is(post: Post, prefect: FakePrefect, content: Any, path: str) -> None:
+    assert post(SubmissionCheck(prefect, files=False), content, path).status_code == 201
+    assert [json.loads(body) for body in prefect.bodies] == [content]
+
+
+def test_the_check_asks_prefect_as_the_one_who_submits(post: Post) -> None:
+    # else a server with a password would let nobody's submission be looked at
+    prefect = FakePrefect()
+    post(SubmissionCheck(prefect, files=False), {}, headers={"authorization": "Basic abc"})
+    assert prefect.authorized == [b"Basic abc", b"Basic abc"]
+
+
+def test_a_busy_database_is_asked_again_with_the_same_request(post: Post) -> None:
+    prefect = FakePrefect(statuses=(503, 503))
+    answer = post(Patience(prefect, pauses=(0.0, 0.0, 0.0)), {"name": "x"}, "/api/flow_runs/")
+    assert (answer.status_code, answer.json()) == (201, {"id": "made"})
+    assert [json.loads(body) for body in prefect.bodies] == [{"name": "x"}] * 3
+
+
+def test_a_database_that_stays_busy_is_told(post: Post) -> None:
+    prefect = FakePrefect(statuses=(503,) * 9)
+    with pytest.raises(RuntimeError, match="locked"):  # it was answered with 503 before: a server's log has it
+        post(Patience(prefect, pauses=(0.0, 0.0)), {}, "/api/flow_runs/")
+    assert len(prefect.bodies) == 3  # once, and after each pause
+
+
+@pytest.mark.parametrize("status", [201, 409, 500])
+def test_any_other_answer_is_given_at_once(post: Post, status: int) -> None:
+    prefect = FakePrefect(statuses=(status,))
+    assert post(Patience(prefect), {}, "/api/flow_runs/").status_code == status
+    assert len(prefect.bodies) == 1
