@@ -141,9 +141,11 @@ def evaluate(run: Live) -> tuple[float, float]:
     watching = threading.Thread(target=watch)
     watching.start()
     words = _relax("evaluate", "--run-dir", str(run.run), "--again")
-    result = subprocess.run(words, env=_side("evaluation"), capture_output=True, text=True, check=False)
-    ended.set()
-    watching.join()
+    try:
+        result = subprocess.run(words, env=_side("evaluation"), capture_output=True, text=True, check=False)
+    finally:
+        ended.set()
+        watching.join()
     if result.returncode or "samples and scores" not in result.stdout:
         raise SystemExit(f"relax evaluate failed:\n{result.stdout}\n{result.stderr}")
     print("   ", next(line for line in result.stdout.splitlines() if line.startswith("weights after")), flush=True)

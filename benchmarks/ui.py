@@ -148,7 +148,7 @@ class Page(NamedTuple):
 def pages(api: str) -> dict[str, Page]:
     """The pages of the newest run, by what they show."""
     from prefect import get_client
-    from prefect.client.schemas.filters import ArtifactFilter, FlowFilter, FlowFilterName
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterType, FlowFilter, FlowFilterName
     from prefect.client.schemas.sorting import ArtifactSort, FlowRunSort
 
     with get_client(sync_client=True) as client:
@@ -159,11 +159,14 @@ def pages(api: str) -> dict[str, Page]:
 
         whole, groups, steps = runs("train")[0], runs("steps"), runs("step")
         step = steps[len(steps) // 2]
-        sort = ArtifactSort.CREATED_DESC
-        kept = client.read_artifacts(artifact_filter=ArtifactFilter(), sort=sort, limit=200)
-        kept += client.read_artifacts(artifact_filter=ArtifactFilter(), sort=ArtifactSort.ID_DESC, limit=200)
-        table = next(one for one in kept if one.type == "table")
-        text = next((one for one in kept if one.type == "markdown"), table)
+        table, text = (
+            client.read_artifacts(
+                artifact_filter=ArtifactFilter(type=ArtifactFilterType(any_=[kind])),
+                sort=ArtifactSort.CREATED_DESC,
+                limit=1,
+            )[0]
+            for kind in ("table", "markdown")
+        )
     found = {
         "settings (has nothing of a run)": Page("settings", "Theme"),
         "dashboard": Page("dashboard", "Flow Runs"),

@@ -108,7 +108,7 @@ def crashed_runs_restart() -> AutomationCore:
         description="What crashed after it had begun. Not after Failed or Cancelled.",
         tags=[TAG],
         trigger=EventTrigger(
-            after=_BEGUN,
+            after={_RUN + "heartbeat", *_BEGUN},
             expect={_RUN + "Crashed"},
             match={"prefect.resource.id": _RUN + "*"},
             match_related=[_tagged(), _of_flow("train")],
@@ -215,13 +215,14 @@ def _blocks(urls: list[str]) -> list[Any]:
 
 
 def _ask_for_life(client: SyncPrefectClient) -> None:
-    """Begin to wait for signs of life of all flow runs that say they run.
+    """Begin to wait for signs of life of all flow runs that say they run, or are about to.
 
-    A server that was down for long has forgotten that it waited for them, and their processes may be gone as well.
+    A server that was down for long has forgotten that it waited for them, and their processes may be gone as well. What
+    a worker that is gone was about to start is found by this alone.
     """
     wanted = FlowRunFilter(
         tags=FlowRunFilterTags(all_=[TAG]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING])),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.PENDING])),
     )
     names: dict[Any, str] = {}
     for run in client.read_flow_runs(flow_run_filter=wanted):

@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 PICTURES = ROOT / "docs" / "pictures"
-COLOURS = 96
+COLOURS = 160
 LARGEST = 150_000
 WIDTH = 1280
 SIDEBAR = 248
@@ -66,8 +66,8 @@ def pictures(standing: Any) -> dict[str, Shoot]:
     summary = ask.first("artifacts", {"artifacts": {"type": {"any_": ["markdown"]}}, "sort": "CREATED_DESC"})
     form = ask.first("deployments", {"deployments": {"name": {"any_": ["default"]}}})
     return {
-        "ui": lambda page: graph(page, f"{standing.ui}/runs/flow-run/{run['id']}", 560),
-        "ui-stages": lambda page: graph(page, f"{standing.ui}/runs/flow-run/{step['id']}", 480),
+        "ui": lambda page: graph(page, f"{standing.ui}/runs/flow-run/{run['id']}", 820),
+        "ui-stages": lambda page: graph(page, f"{standing.ui}/runs/flow-run/{step['id']}", 500),
         "ui-step": lambda page: content(page, f"{standing.ui}/artifacts/artifact/{table['id']}", "reward/mean", 520),
         "ui-summary": lambda page: content(
             page, f"{standing.ui}/artifacts/artifact/{summary['id']}", "Best rollouts", 760
@@ -120,7 +120,7 @@ def refused(page: Any, address: str) -> bytes:
     page.goto(address)
     page.get_by_text("--run-dir").first.wait_for(timeout=60_000)
     page.get_by_role("button", name="Submit").click()
-    page.get_by_text("options are wrong").wait_for(timeout=60_000)
+    page.get_by_text("options are wrong").first.wait_for(timeout=60_000)
     settled(page)
     return part(page, SIDEBAR, 400, WIDTH - SIDEBAR, 500)
 

@@ -5,9 +5,9 @@ is a subflow of a group, and neither the run nor a group of a run of 1,000 steps
 is a flow run and nothing else: it decides nothing and ends when its last step does, with the others when one fails.
 """
 
-import contextlib
 import contextvars
 import threading
+import time
 from typing import Any
 
 from prefect import flow
@@ -23,7 +23,7 @@ SIZE = 25
 """Steps of a group."""
 
 END_SECONDS = 5.0
-"""How long a run waits for a group to report its end."""
+"""How long the end of a run waits for its groups to report theirs."""
 
 
 def group_size(total_steps: int) -> int:
@@ -67,10 +67,13 @@ class _Group:
             raise self._error
 
     def end(self, state: State | None = None) -> None:
-        """Let the group end, well or in the given state."""
+        """Let the group end, well or in the given state. It reports that beside the run."""
         self._state = state
         self._ended.set()
-        self._thread.join(END_SECONDS)
+
+    def wait(self, seconds: float) -> None:
+        """Wait until it has reported its end."""
+        self._thread.join(seconds)
 
 
 class Groups:
@@ -82,8 +85,9 @@ class Groups:
 
     def __init__(self, run: RunSession, first: int) -> None:
         self._run, self._size = run, group_size(run.total_steps)
-        self._first = first
+        self._first, self._ended = first, False
         self._open: dict[int, _Group] = {}
+        self._ending: list[_Group] = []
         self._lock = threading.Lock()
 
     def __enter__(self) -> "Groups":
@@ -94,16 +98,19 @@ class Groups:
         failed = kind is not None and issubclass(kind, Exception)
         state: State = Failed(message="a step has failed") if failed else Cancelled(message="the run was ended")
         with self._lock:
+            self._ended = True
             for group in self._open.values():
                 group.end(state)
-            self._open.clear()
+            until = time.monotonic() + END_SECONDS
+            for group in (*self._ending, *self._open.values()):
+                group.wait(max(0.0, until - time.monotonic()))
 
     def context(self, step: int) -> contextvars.Context:
         """A context in which a flow that is called is a subflow of the group of ``step``, or of the present flow."""
-        if not self._size:
-            return contextvars.copy_context()
-        place = step // self._size
+        place = step // self._size if self._size else 0
         with self._lock:
+            if not self._size or self._ended:
+                return contextvars.copy_context()
             if place not in self._open:
                 begin = max(self._first, place * self._size)
                 self._open[place] = _Group(self._run, begin, min((place + 1) * self._size, self._run.total_steps) - 1)
@@ -113,6 +120,5 @@ class Groups:
         """A step has ended well, and all before it."""
         with self._lock:
             for place in [place for place, group in self._open.items() if group.last <= step]:
-                group = self._open.pop(place)
-                with contextlib.suppress(Exception):  # what it shows is not worth a run
-                    group.end()
+                self._open[place].end()
+                self._ending = [*self._ending[-1:], self._open.pop(place)]

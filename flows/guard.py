@@ -162,7 +162,11 @@ def guard_temporary_server() -> None:
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         subprocess.Popen(command, start_new_session=True, **quiet)  # type: ignore[call-overload]
         _guarded = True
-    with _deaf_children(), _environment(*mark.split("=", 1)), told("Prefect's temporary server", "the run"):
+    with (
+        _deaf_children(),
+        _environment(*mark.split("=", 1)),
+        told("Prefect's temporary server (`relax up` keeps one)", "the run", first=0.0),
+    ):
         server.start()
 
 

@@ -12,13 +12,14 @@ from relax_core.config import Purpose, RelaxConfig, Source, option_values, prepa
 from relax_core.config.sources import DEFAULT, PYTHON
 from relax_core.rewards.score import check_reward
 from relax_core.rollout.hooks import check_functions
+from relax_core.run.ownership import address
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession, run_id
 from relax_core.tracking.notify import check_addresses
 from relax_core.tracking.progress import Progress
 from relax_core.tracking.tensorboard import check_board
 from relax_core.training.hooks import check_loss_functions
-from relax_core.waiting import Wait, listening
+from relax_core.waiting import TELL_SECONDS, Wait, listening
 
 
 def checked(
@@ -90,6 +91,8 @@ def _telling_waits(run: RunSession) -> Iterator[None]:
 
     def tell(wait: Wait) -> None:
         run.progress.note(wait.text)
+        if wait.seconds < TELL_SECONDS:  # the start of something: it is for whoever sits there
+            return
         seconds = round(wait.seconds, 1)
         run.events.add("waiting", who=wait.whom, cause=f"for {wait.what}", since=wait.since, seconds=seconds)
 
@@ -107,7 +110,7 @@ def _driving(run: RunSession) -> Iterator[None]:
     run.events.add("driver_started", cause="the run goes on" if first else "", first_step=first, steps=run.total_steps)
     staleness = run.config.cluster.max_staleness if run.overlaps else None
     try:
-        with driving(run.id, run.store.url, run.total_steps, staleness):
+        with driving(run.id, address(run.store.url), run.total_steps, staleness):
             yield
     except BaseException as error:
         run.events.add("driver_ended", cause=f"{type(error).__name__}: {error}".strip(": "))

@@ -1,7 +1,8 @@
 """What the driver waits for, told to whoever wonders.
 
-Guarantee: a wait inside ``told`` is told after a minute and each minute from then on: what is waited for, for whom and
-since when. ``Wait.check`` ends one that has a limit. A watched process counts as alive meanwhile, if it may wait so.
+Guarantee: a wait inside ``told`` is told after a minute, or as soon as it says, and each minute from then on: what is
+waited for, for whom and since when. ``Wait.check`` ends one that has a limit. A watched process counts as alive
+meanwhile, if it may wait so.
 """
 
 import threading
@@ -29,6 +30,7 @@ class Wait:
         whom: who needs it.
         limit: seconds; None: whoever is waited for has one of its own.
         allowed: whether a process that does nothing else meanwhile lives.
+        first: seconds after which it is told for the first time.
         since: seconds since 1970.
     """
 
@@ -36,6 +38,7 @@ class Wait:
     whom: str
     limit: float | None = None
     allowed: bool = True
+    first: float = TELL_SECONDS
     since: float = field(default_factory=time.time)
     began: float = field(default_factory=time.monotonic)
     told: int = 0
@@ -77,17 +80,19 @@ _ticker: threading.Thread | None = None
 
 
 @contextmanager
-def told(what: str, whom: str, limit: float | None = None, allowed: bool = True) -> Iterator[Wait]:
+def told(
+    what: str, whom: str, limit: float | None = None, allowed: bool = True, first: float | None = None
+) -> Iterator[Wait]:
     """Round a wait. From any thread; waits may lie in each other.
 
     Args:
         what: is waited for.
         whom: who needs it.
         limit: seconds, for ``Wait.check``.
-        allowed: see ``Wait``.
+        allowed, first: see ``Wait``.
     """
     global _ticker
-    wait = Wait(what, whom, limit, allowed)
+    wait = Wait(what, whom, limit, allowed, TELL_SECONDS if first is None else first)
     with _lock:
         _open.append(wait)
         if _ticker is None:
@@ -118,7 +123,7 @@ def _tick() -> None:
         if any(wait.allowed for wait in waits):
             signs.alive()
         for wait in waits:
-            if wait.seconds >= TELL_SECONDS * (wait.told + 1):
+            if wait.seconds >= wait.first + TELL_SECONDS * wait.told:
                 wait.told += 1
                 for listener in list(_listeners):
                     listener(wait)

@@ -40,7 +40,7 @@ def main(folder: Path, slow: bool) -> None:
     config = small_config(folder, Path(make_tiny(folder / "model")), prompts, num_rollout=steps)
     with (
         mock.patch.object(backend.trainer, "train", dying),
-        mock.patch.multiple(flows.groups, FEW=2, SIZE=2),
+        mock.patch.multiple(flows.groups, FEW=3, SIZE=2),
     ):
         print(json.dumps(train(config, backend=backend)))  # type: ignore[arg-type]
 

@@ -10,6 +10,8 @@
 # ENTRY_WAIT_SECONDS.
 set -euo pipefail
 
+project="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+export PYTHONPATH="$project${PYTHONPATH:+:$PYTHONPATH}"
 state="${RELAX_HOME:-$HOME/.relax}"
 mkdir -p "$state" "${PREFECT_HOME:-$HOME/.prefect}"
 role="${1:-machine}"
@@ -45,7 +47,7 @@ end() { # what this script started: politely, then not
   trap - TERM INT
   kill $(jobs -p) 2>/dev/null || true
   for _ in $(seq 60); do
-    if [ -z "$(jobs -pr)" ]; then return; fi
+    if [ -z "$(jobs -pr)" ]; then return 0; fi
     sleep 1
   done
   kill -KILL $(jobs -pr) 2>/dev/null || true
@@ -67,7 +69,7 @@ case "$role" in
   server)
     echo server > "$state/role"
     export RELAX_SUBMITTED_FILES="${RELAX_SUBMITTED_FILES:-elsewhere}" # models and prompts are on the machines
-    exec python -m uvicorn --factory deployments.server:create_app --app-dir /opt/relax \
+    exec python -m uvicorn --factory deployments.server:create_app \
       --host "${PREFECT_SERVER_API_HOST:-0.0.0.0}" --port "${PREFECT_SERVER_API_PORT:-4200}" --log-level warning
     ;;
   head)

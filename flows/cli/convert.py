@@ -8,9 +8,8 @@ import sys
 
 TEXT = """\
 RUN is a run directory, a folder of checkpoints, or one of them (.../iter_0000012); each may be a URL. The run may be
-trained meanwhile: where it deletes the newest checkpoint while that is read, the one after it is taken. The same command
-again finds the folder that it has made. Training starts from a Hugging Face folder, so that there is no way back:
-relax train --hf-checkpoint DIR.
+trained meanwhile: where it deletes the newest checkpoint while that is read, the one after it is taken. The same
+command again finds the folder that it has made. The way back is not needed: relax train takes DIR as --hf-checkpoint.
 """
 
 
@@ -21,12 +20,15 @@ def convert(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder to make: a new or empty one")
     parser.add_argument("--step", type=int, help="the checkpoint of this step (default: the newest complete one)")
     parser.add_argument(
-        "--hf-checkpoint", metavar="DIR", help="the model's config.json and tokenizer (default: what the run began with)"
+        "--hf-checkpoint",
+        metavar="DIR",
+        help="for config.json and tokenizer (default: what the run began with)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(arguments)
-    from relax_core.weights.convert import check_out, find_checkpoints
     from relax_core.weights.convert import convert as convert_checkpoint
+    from relax_core.weights.convert import find_checkpoints
+    from relax_core.weights.convert_out import check_out
 
     check_out(chosen.out)
     checkpoints = find_checkpoints(chosen.run, chosen.hf_checkpoint, chosen.step)

@@ -99,6 +99,9 @@ def _samples(store: Any, chosen: argparse.Namespace, picked: bool) -> int:
         from relax_core.show.page import vocabulary_of
 
         vocabulary, lacking = vocabulary_of(store, chosen.model)
+        colours = text.coloured_text(samples[0], vocabulary) if console.color_system else None
+        if colours is not None:
+            console.print(colours)
         if (tokens := text.tokens_text(samples[0], vocabulary)) is not None:
             console.print(tokens)
             if lacking:

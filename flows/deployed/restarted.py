@@ -6,6 +6,7 @@ worker goes on with it, unless the flow run was cancelled.
 """
 
 import logging
+import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,14 +74,19 @@ def count_crashes(config: RelaxConfig) -> None:
 
 @contextmanager
 def going_on_later() -> Iterator[None]:
-    """Round a driver: SIGTERM puts its flow run off instead of ending it."""
+    """Round a driver: SIGTERM puts its flow run off instead of ending it.
+
+    Where Ray hears SIGTERM, it exits with its number, which Prefect would call a crash.
+    """
     try:
         yield
-    except TerminationSignal as signal:
-        state = _put_off()
-        if state is None:
+    except (TerminationSignal, SystemExit) as asked:
+        if isinstance(asked, SystemExit) and asked.code not in (signal.SIGTERM, 128 + signal.SIGTERM):
             raise
-        raise Pause("It was asked to end, and goes on later.", state=state) from signal
+        state = _put_off()
+        if state is None:  # it was cancelled
+            raise TerminationSignal(signal.SIGTERM) from asked
+        raise Pause("It was asked to end, and goes on later.", state=state) from asked
 
 
 def _put_off() -> State | None:

@@ -24,8 +24,15 @@ from relax_core.engines.spec import Device, engine_spec
 from relax_core.rewards.pools import Services
 from relax_core.weights.label import weight_label
 
+SWITCH = "RELAX_EVALUATION_GIVES_WAY"
+"""Environment variable: 0 lets an evaluation beside a run take its share of the cores as anything else does."""
 PATIENCE = 3
 """An engine that gives way may take so many times --engine-start-timeout to start."""
+
+
+def gives_way() -> bool:
+    """Whether evaluations take of the cores only what nothing else wants."""
+    return os.environ.get(SWITCH, "1") != "0"
 
 
 @contextlib.contextmanager
@@ -105,7 +112,7 @@ def _children(config: RelaxConfig, log_dir: Path) -> Iterator[tuple[list[str], S
     with contextlib.ExitStack() as stack:
         urls = []
         for spec in specs:
-            if device == "cpu":
+            if device == "cpu" and gives_way():
                 spec = replace(spec.seeing({GIVES_WAY: "1"}), start_timeout=PATIENCE * spec.start_timeout)
             engine = SGLangEngine(spec)
             stack.callback(engine.stop)

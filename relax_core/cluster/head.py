@@ -8,6 +8,8 @@ Actors under a standing head are detached and live on.
 import contextlib
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,6 +22,15 @@ from relax_core.cluster import access, drivers, services
 from relax_core.cluster.actors import NAMESPACE
 from relax_core.cluster.ports import answers_at, is_loopback, own_address
 from relax_core.waiting import told
+
+
+@contextlib.contextmanager
+def _sigterm_of_a_flow_run() -> Iterator[None]:
+    """Ray takes SIGTERM over. Prefect must hear it in a worker's flow run, or it cannot tell a cancel from a crash."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    if "PREFECT__FLOW_RUN_ID" in os.environ and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, before)
 
 
 def standing_address(wanted: str | None) -> str | None:
@@ -120,7 +131,8 @@ def _init(standing: str | None) -> None:
                 "include_dashboard": False,
                 "object_store_memory": 256 * 1024 * 1024,
             }
-        with told(f"the Ray head at {standing}" if standing else "a Ray head of its own", "the driver"):
+        what = f"the Ray head at {standing}" if standing else "a Ray head of its own (`relax up` keeps one)"
+        with told(what, "the driver", first=3.0), _sigterm_of_a_flow_run():
             ray.init(address=standing or "local", **options)
     except ConnectionError as error:
         raise NotStarted(

@@ -62,7 +62,8 @@ def _answered(name: str, calls: dict[str, Any], seconds: float) -> dict[str, Any
         except ray.exceptions.GetTimeoutError:
             shown["problem"] = f"does not answer within {seconds:g} s"
         except (UserError, ray.exceptions.RayError) as error:
-            shown["problem"] = f"does not answer ({type(error).__name__})"
+            cause = getattr(error, "cause", None) or error
+            shown["problem"] = cause.problem if isinstance(cause, UserError) else f"failed ({type(cause).__name__})"
         else:
             if what == "says":
                 shown["says"] = describe(answer)

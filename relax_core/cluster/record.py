@@ -78,6 +78,7 @@ def recorded() -> dict[str, Service]:
 
 
 def record(services: dict[str, Service]) -> None:
+    """Write the record anew."""
     path = home() / "services.json"
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({name: asdict(service) for name, service in services.items()}, indent=2))

@@ -288,7 +288,7 @@ def _fits(handle: Any, name: str) -> bool:
 
 
 def _nodes() -> list[str]:
-    """Ids of the live nodes, that of this process first."""
+    """Ids of the live nodes that take work, that of this process first."""
     here = ray.get_runtime_context().get_node_id()
-    ids = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    ids = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")] or [here]
     return sorted(ids, key=lambda node: (node != here, node))

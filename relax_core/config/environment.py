@@ -27,7 +27,7 @@ DEFAULT_FILE = "configs/env.yaml"
 
 PREFIX = "RELAX_"
 
-OTHER_VARIABLES = ("RELAX_HOME", "RELAX_ENGINE_PARENT")
+OTHER_VARIABLES = ("RELAX_HOME", "RELAX_ENGINE_PARENT", "RELAX_ENGINE_GIVES_WAY", "RELAX_EVALUATION_GIVES_WAY")
 """Variables of Relax that are no options: where standing services are recorded, and whose child an engine is."""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -54,6 +54,9 @@ def prepare() -> None:
     end_with(parent or os.getppid())
     import torch
 
+    from relax_core.engines.loopback import stay_local
+
+    stay_local()
     if not torch.cuda.is_available():
         from relax_core.engines import cpu
 

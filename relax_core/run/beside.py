@@ -17,7 +17,7 @@ import pyarrow as pa
 from data.files import FileStore
 from data.store import RunStore, TableRef
 from relax_core.cluster import services
-from relax_core.cluster.beside import engines_beside
+from relax_core.cluster.beside import engines_beside, gives_way
 from relax_core.config import RelaxConfig, with_options
 from relax_core.config.derived import ACTOR_FOLDER
 from relax_core.config.environment import read_environment_file
@@ -34,7 +34,8 @@ from relax_core.run.recovery import History
 from relax_core.run.session import run_id
 from relax_core.run.start import pin_load
 from relax_core.tracking.progress import Progress
-from relax_core.weights.convert import Checkpoints, Converted, convert
+from relax_core.weights.convert import Checkpoints, convert
+from relax_core.weights.convert_out import Converted
 
 _MODEL = "model"
 """Name of the converted checkpoint."""
@@ -162,8 +163,11 @@ def giving_way() -> Iterator[None]:
     """This thread, and what it starts, takes of the cores what nothing else wants: Ray's actors have a low priority
     themselves, so that a lower one would not do.
 
-    At the end it is as before, where the system allows that: to root.
+    At the end it is as before, where the system allows that: to root. RELAX_EVALUATION_GIVES_WAY=0 switches it off.
     """
+    if not gives_way():
+        yield
+        return
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     try:

@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from rich.color import Color
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.rule import Rule
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from relax_core.show import scale
 from relax_core.show.overview import Overview, StepRow, sparkline
 from relax_core.show.reading import Sample, Shown
 from relax_core.show.samples import Key, ends, facts, in_order, trimmed
@@ -152,6 +155,27 @@ def sample_facts(sample: Sample) -> list[str]:
     if sample.trained is False or sample.remove_sample:
         found.append("not trained on")
     return [visible(text) for text in found]
+
+
+def coloured_text(sample: Sample, vocabulary: Vocabulary | None) -> Group | None:
+    """The response with the ground of each token in the colour of its gap, or, where no gap is known, of its
+    probability, on the page's dark ground; None where neither is known, or tokens have no texts."""
+    if vocabulary is None or sample.log_probs is None or sample.tokens is None or not sample.length:
+        return None
+    ground, ink = scale.DARK
+    if sample.gap is not None and (most := scale.bound([sample.gap])):
+        what = f"Log-prob gap (orange: the trainer is less sure than the engine, blue: surer; full at {most:g})"
+        shades = [(scale.ABOVE if gap > 0 else scale.BELOW, scale.opacity(gap, most)) for gap in sample.gap.tolist()]
+    else:
+        what = "Probability (the stronger, the less likely the token was)"
+        unlikely = 1 - np.exp(np.minimum(sample.log_probs.astype(np.float64), 0))
+        shades = [(scale.BELOW, scale.opacity(value, 1.0)) for value in unlikely.tolist()]
+    text = Text(style=Style(color=Color.from_rgb(*ink), bgcolor=Color.from_rgb(*ground)))
+    tokens = [vocabulary.bytes_of(token) for token in sample.tokens[sample.prompt_length :].tolist()]
+    for start, count, piece in pieces(tokens):
+        colour, alpha = max(shades[start : start + count], key=lambda shade: shade[1])
+        text.append(visible(piece), Style(bgcolor=Color.from_rgb(*scale.over(colour, alpha, ground))))
+    return Group(Text(), Text(what, style="bold"), Padding(text, (0, 0, 0, 2)))
 
 
 def tokens_text(sample: Sample, vocabulary: Vocabulary | None) -> Group | None:

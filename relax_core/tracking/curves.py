@@ -33,7 +33,7 @@ class Curve(NamedTuple):
 
 def curves_svg(curves: Sequence[Curve]) -> str:
     """A picture with the panels side by side; a curve without a value has none."""
-    drawn = [(curve.title, points) for curve in curves if (points := thinned(curve.points))]
+    drawn = [(curve.title, points) for curve in curves if (points := _there(curve.points))]
     panels = [_panel(title, points, WIDTH * place) for place, (title, points) in enumerate(drawn)]
     size = f'width="{max(1, len(panels)) * WIDTH}" height="{HEIGHT}"'
     style = f'font-family="sans-serif" font-size="11" fill="{_GREY}"'
@@ -47,7 +47,7 @@ def data_uri(svg: str) -> str:
 
 def thinned(points: Sequence[Point], most: int = POINTS) -> list[Point]:
     """The points that have a value, in order of their steps; if there are more than ``most``, means of neighbours."""
-    there = sorted((float(x), float(y)) for x, y in points if math.isfinite(y))
+    there = _there(points)
     if len(there) <= most:
         return there
     cuts = [round(part * len(there) / most) for part in range(most + 1)]
@@ -55,8 +55,13 @@ def thinned(points: Sequence[Point], most: int = POINTS) -> list[Point]:
     return [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
 
 
-def _panel(title: str, points: Sequence[Point], shift: int) -> str:
-    first, last = points[0][0], points[-1][0]
+def _there(points: Sequence[Point]) -> list[Point]:
+    return sorted((float(x), float(y)) for x, y in points if math.isfinite(y))
+
+
+def _panel(title: str, there: Sequence[Point], shift: int) -> str:
+    points = thinned(there)
+    first, (last, newest) = there[0][0], there[-1]
     low, high = min(y for _, y in points), max(y for _, y in points)
     middle = high == low
     across = (WIDTH - _LEFT - _RIGHT) / ((last - first) or 1.0)
@@ -74,7 +79,7 @@ def _panel(title: str, points: Sequence[Point], shift: int) -> str:
     return (
         f'<g transform="translate({shift})">'
         f'<text x="{_LEFT}" y="13" font-weight="bold">{html.escape(title)}</text>'
-        f'<text x="{WIDTH - _RIGHT}" y="13" text-anchor="end" fill="{_COLOUR}">{_number(points[-1][1])}</text>'
+        f'<text x="{WIDTH - _RIGHT}" y="13" text-anchor="end" fill="{_COLOUR}">{_number(newest)}</text>'
         f'<path d="M{_LEFT},{_TOP}V{floor}H{WIDTH - _RIGHT}" fill="none" stroke="{_GREY}" stroke-opacity=".5"/>'
         + "".join(f'<text x="{_LEFT - 4}" y="{y}" text-anchor="end">{_number(value)}</text>' for value, y in bounds)
         + f'<text x="{_LEFT}" y="{HEIGHT - 5}">step {first:g}</text>'

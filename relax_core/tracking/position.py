@@ -59,7 +59,7 @@ def position(events: Iterable[Mapping[str, Any]]) -> Position:
     last, done, version, seconds = "", 0, None, None
     for event in events:
         kind, step, who = str(event["kind"]), event.get("step"), str(event.get("who") or "")
-        last = kind.replace("_", " ")
+        last = f"waiting {event.get('cause', '')}" if kind == "waiting" else kind.replace("_", " ")
         if kind == "driver_started":
             running, version = {}, None
             done = max(done, int(event.get("first_step", 0)))

@@ -6,6 +6,7 @@ pipeline parallelism, as Megatron does.
 
 import os
 import random
+import urllib.parse
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from data.errors import UserError
 from relax_core.config.sections import RelaxConfig
+from relax_core.engines.loopback import LOOPBACK, local_store
 from relax_core.training.megatron import mpu, tensor_parallel
 
 T = TypeVar("T")
@@ -75,7 +77,8 @@ def join(config: RelaxConfig, rank: int, world_size: int, device: torch.device, 
         if device.type == "cuda":
             os.environ.setdefault("NCCL_CUMEM_ENABLE", "0")  # an engine's NCCL group would hang otherwise
             torch.cuda.set_device(device)
-        dist.init_process_group(backend, init_method=init_method, rank=rank, world_size=world_size, timeout=timeout)
+        place = _meeting_place(init_method, rank, world_size, timeout)
+        dist.init_process_group(backend, rank=rank, world_size=world_size, timeout=timeout, **place)
     if not mpu.model_parallel_is_initialized():
         mpu.initialize_model_parallel(
             tensor_model_parallel_size=tensor,
@@ -92,6 +95,14 @@ def join(config: RelaxConfig, rank: int, world_size: int, device: torch.device, 
         dp_rank=mpu.get_data_parallel_rank(),
         dp_size=mpu.get_data_parallel_world_size(),
     )
+
+
+def _meeting_place(init_method: str, rank: int, world_size: int, timeout: timedelta) -> dict[str, Any]:
+    """Arguments of ``init_process_group``. On loopback rank 0 listens there alone; torch would at all addresses."""
+    url = urllib.parse.urlsplit(init_method)
+    if url.scheme != "tcp" or url.hostname != LOOPBACK or url.port is None:
+        return {"init_method": init_method}
+    return {"store": local_store(url.hostname, url.port, world_size, rank == 0, timeout)}
 
 
 def leave() -> None:

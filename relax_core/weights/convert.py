@@ -1,19 +1,14 @@
 """A run's checkpoint as a Hugging Face folder, made on a CPU without the run's trainer.
 
 Guarantee: the weights are those that the trainer would export, bit by bit; nothing of the run is written or claimed,
-so that it may go on meanwhile. The folder appears whole, with what it was made from in it (``RECORD``); the same
-conversion again finds it, and a folder with anything else in it is left alone.
+so that it may go on meanwhile. How the folder appears is in ``convert_out``.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,45 +22,10 @@ from relax_core.run.recovery import History
 from relax_core.training.checkpoint_index import complete_markers, iterations, read_marker
 from relax_core.training.checkpoint_names import folder_name, iteration_of
 from relax_core.training.shape import ModelShape, hf_folder
-
-RECORD = "relax_conversion.json"
-"""File in a converted folder that says what it was made from."""
+from relax_core.weights.convert_out import RECORD, Converted, appearing, check_out, converted, known
 
 TRIES = 5
 """How often the newest checkpoint may vanish under a conversion before that is an error."""
-
-
-@dataclass(frozen=True)
-class Converted:
-    """A converted checkpoint.
-
-    Attributes:
-        out: the Hugging Face folder.
-        checkpoint: where the weights come from.
-        step: the rollout step that made them.
-        version: how many steps they have learned from.
-        weights_id: the run's name for them; None where it gave none.
-        model: the folder whose config.json and tokenizer were taken over.
-        dtype: of the weights.
-        bytes: of the folder's files.
-        seconds: that this took.
-        made: False: it was there already.
-    """
-
-    out: str
-    checkpoint: str
-    step: int
-    version: int
-    weights_id: str | None
-    model: str
-    dtype: str
-    bytes: int
-    seconds: float
-    made: bool = True
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -200,108 +160,18 @@ def _convert(checkpoints: Checkpoints, iteration: int, marker: dict[str, Any], o
         "model": model,
         "marker": hashlib.sha256(json.dumps(marker, sort_keys=True).encode()).hexdigest(),
     }
-    if (known := _known(out, origin)) is not None:
-        return known
+    if (there := known(out, origin)) is not None:
+        return there
     from relax_core.weights.huggingface import fill_folder
     from relax_core.weights.saved import SavedWeights
 
     saved = SavedWeights(checkpoints.store, iteration)
-    with _appearing(out) as folder:
+    with appearing(out) as folder:
         fill_folder(saved.tensors(), saved.shape, model, folder, saved.dtype, name=str(out))
         files = {path.name: path.stat().st_size for path in folder.iterdir()}
         dtype = str(saved.dtype).removeprefix("torch.")
         (folder / RECORD).write_text(json.dumps({**origin, "dtype": dtype, "files": files}, indent=2), encoding="utf-8")
-    return _converted(out, {**origin, "dtype": dtype, "files": files}, time.monotonic() - began, made=True)
-
-
-def _converted(out: Path, record: dict[str, Any], seconds: float, made: bool) -> Converted:
-    names = ("checkpoint", "step", "version", "weights_id", "model", "dtype")
-    size = sum(record["files"].values())
-    return Converted(out=str(out), bytes=size, seconds=round(seconds, 3), made=made, **{n: record[n] for n in names})
-
-
-def check_out(out: str | Path) -> Path:
-    """Where a conversion goes, as a path.
-
-    Raises:
-        UserError: a URL, a file, or a folder with something in it that is no conversion.
-    """
-    if "://" in str(out):
-        raise UserError(f"--out {out} is a URL.", "Give a local folder, and copy it from there.")
-    path = Path(out).absolute()
-    if path.exists() and not path.is_dir():
-        raise UserError(f"--out {out} is a file.", "Name a new folder.")
-    if path.is_dir() and any(path.iterdir()) and _record(path) is None:
-        raise UserError(f"--out {out} is not empty and holds no conversion.", "Name a new folder.")
-    return path
-
-
-def _record(folder: Path) -> dict[str, Any] | None:
-    try:
-        found = json.loads((folder / RECORD).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("files"), dict) else None
-
-
-def _known(out: Path, origin: dict[str, Any]) -> Converted | None:
-    """The same conversion, if it is there; None where nothing is.
-
-    Raises:
-        UserError: another one is.
-    """
-    if not out.is_dir() or not any(out.iterdir()):
-        return None
-    record = _record(out) or {}
-    sizes = {path.name: path.stat().st_size for path in out.iterdir() if path.is_file()}
-    whole = record.get("files", {}).items() <= sizes.items()
-    if whole and origin.items() <= record.items():
-        return _converted(out, record, 0.0, made=False)
-    what = f"the conversion of step {record.get('step')} of {record.get('checkpoint')}" if record else "something else"
-    raise UserError(
-        f"--out {out} holds {what}{'' if whole else ', which is not whole any more'}; asked for is step"
-        f" {origin['step']} of {origin['checkpoint']}.",
-        "Name a new folder, or remove that one.",
-    )
-
-
-@contextlib.contextmanager
-def _appearing(out: Path) -> Iterator[Path]:
-    """A folder to fill, which appears as ``out`` at the end; what a killed process left there before is taken away.
-
-    Raises:
-        UserError: another process is filling it.
-    """
-    out.parent.mkdir(parents=True, exist_ok=True)
-    partial = out.with_name(f".{out.name}.converting")
-    partial.mkdir(exist_ok=True)
-    descriptor = os.open(partial, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            mine = os.fstat(descriptor).st_ino == partial.stat().st_ino
-        except (BlockingIOError, FileNotFoundError):  # the other one has just finished
-            mine = False
-        if not mine:
-            raise UserError(
-                f"Another process is converting a checkpoint to {out}.", "Wait for it, or name another folder."
-            )
-        _empty(partial)
-        try:
-            yield partial
-            if out.exists():
-                out.rmdir()  # it was empty; where it is not any more, it is kept and this is an error
-            os.rename(partial, out)
-        except BaseException:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-    finally:
-        os.close(descriptor)
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
+    return converted(out, {**origin, "dtype": dtype, "files": files}, time.monotonic() - began, made=True)
 
 
 def _nothing(checkpoints: Checkpoints) -> UserError:

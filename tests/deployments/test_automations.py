@@ -96,6 +96,6 @@ def test_only_what_had_begun_is_started_again() -> None:
 
     trigger = automations.crashed_runs_restart().trigger
     assert isinstance(trigger, EventTrigger)
-    assert {name.rpartition(".")[2] for name in trigger.after} == {"Running", "Retrying", "Rerunning"}
+    assert {name.rpartition(".")[2] for name in trigger.after} == {"Running", "Retrying", "Rerunning", "heartbeat"}
     assert {name.rpartition(".")[2] for name in trigger.expect} == {"Crashed"}
     assert "prefect.flow-run.Superseded" not in trigger.expect

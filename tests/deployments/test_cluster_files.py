@@ -183,7 +183,7 @@ def test_the_flags_that_the_entry_script_gives_exist() -> None:
     ray, prefect = (Path(str(distribution(package).locate_file(package))) for package in ("ray", "prefect"))
     known = (ray / "scripts/scripts.py").read_text() + (prefect / "cli/worker.py").read_text()
     given = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", "\n".join(_started(ENTRY.read_text()))))
-    uvicorn, own = {"--factory", "--app-dir", "--host", "--port", "--log-level"}, {"--folder"}
+    uvicorn, own = {"--factory", "--host", "--port", "--log-level"}, {"--folder"}
     assert len(given) > 15
     assert {flag for flag in given - uvicorn - own if f'"{flag}"' not in known} <= {"--no-create-pool-if-not-found"}
     assert '"--create-pool-if-not-found"' in known or "create_pool_if_not_found: Annotated[" in known

@@ -28,8 +28,8 @@ from relax_core.tracking.events import read_events
 pytestmark = [pytest.mark.e2e, pytest.mark.sglang, pytest.mark.megatron, pytest.mark.ray]
 
 STEPS = 5
-SILENT_SECONDS = 45
-"""The shortest time that heartbeats, which come each 30 s at the most often, allow; the automation has 90."""
+SILENT_SECONDS = 60
+"""Heartbeats come each 30 s; the automation has 90."""
 
 REGISTER = f"""
 from deployments import automations
@@ -200,7 +200,8 @@ def test_a_cancelled_run_ends_in_order_and_goes_on_with_retry(deployed: Deployed
     deployed.set_state(deployed.first, "CANCELLING", "Cancelling")
     deployed.until_state(deployed.first, "Cancelled")
     assert not driver.is_running()
-    assert read_events(deployed.store, kind="driver_ended")[-1]["cause"].startswith("TerminationSignal")
+    assert "Crashed" not in deployed.states(deployed.first)[-4:]
+    assert read_events(deployed.store, kind="driver_ended")[-1]["pid"] == driver.pid
     deployed.set_state(deployed.first, "SCHEDULED", "AwaitingRetry")  # what `Retry` in the UI does
     deployed.until_step(3)
 

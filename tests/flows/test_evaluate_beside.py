@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ import pyarrow.parquet as pq
 import pytest
 from fakes import FakeBackend, FakeEngine
 from loop import plain_functions, run_plain, small_config
-from saved_checkpoints import write_checkpoint
+from saved_checkpoints import upload, write_checkpoint
 
 from data.errors import UserError
 from data.store import RunStore
 from flows import evaluate as flow
+from relax_core.cluster import beside as engines_module
 from relax_core.config import RelaxConfig, with_options
 from relax_core.run import beside, lock
 from relax_core.weights.label import weight_label
@@ -250,26 +252,47 @@ def test_a_checkpoint_that_the_run_deletes_meanwhile_gives_way_to_the_next(
     assert [version for _, version, _ in engines.started] == [2]
 
 
+def test_a_run_on_s3(
+    config: RelaxConfig, engines: Engines, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload(Path(str(config.run.run_dir)), "s3://runs/evaluated")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    monkeypatch.setenv("RELAX_HOME", str(tmp_path / "home"))
+    there = with_options(config, {"run_dir": "s3://runs/evaluated"})
+    engines.during = lambda: models.extend(path.name for path in temporary.glob("relax-evaluation-*/*.safetensors"))
+    models: list[str] = []
+    first = flow.evaluate_newest(there)
+    assert first["tables"] == {"sums": "s3://runs/evaluated/evaluations/000004/sums.parquet"}
+    assert models == ["model.safetensors"]
+    assert list(temporary.glob("relax-evaluation-*")) == []
+    assert flow.evaluate_newest(there)["skipped"]
+    assert first["metrics"] == flow.evaluate_newest(config)["metrics"]
+
+
 @pytest.mark.sglang
-def test_a_real_engine_gives_way_and_ends(
+def test_a_real_engine_has_the_converted_weights_and_ends(
     config: RelaxConfig, driver: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Greedy answers of the converted weights are those of the model that the checkpoint was made of."""
+    """Greedy answers are those of the model that the checkpoint was made of."""
     run, real, seen = Path(str(config.run.run_dir)), beside.evaluate_set, []
 
     def watched(*args: Any, **options: Any) -> Any:
-        seen.extend(psutil.Process().children(recursive=True))
-        policies.update(os.sched_getscheduler(one.pid) for one in seen if "sglang" in " ".join(one.cmdline()))
+        seen.extend(one for one in psutil.Process().children(recursive=True) if "sglang" in " ".join(one.cmdline()))
         return real(*args, **options)
 
-    policies: set[int] = set()
     monkeypatch.setattr(beside, "evaluate_set", watched)
+    monkeypatch.setattr(flow, "giving_way", contextlib.nullcontext)
+    monkeypatch.setattr(engines_module, "GIVES_WAY", "UNUSED")  # beside other tests it would take minutes
     before = files(run)
-    result = flow.evaluate_newest(with_options(config, {"eval_temperature": 0.0}))
+    greedily = with_options(config, {"eval_temperature": 0.0})
+    result = flow.evaluate_newest(greedily)
+    assert flow.evaluate_newest(greedily)["skipped"]
     assert files(run) == before
-    assert policies == {os.SCHED_IDLE}
+    assert seen
     _, alive = psutil.wait_procs(seen, timeout=10)
-    assert [one for one in alive if "sglang" in " ".join(one.cmdline())] == []
+    assert alive == []
     table = pq.read_table(result["tables"]["sums"])
     assert table["weight_versions"].to_pylist() == [[4]] * 8
     tokens = table["tokens"].to_pylist()

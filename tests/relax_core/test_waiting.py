@@ -34,6 +34,15 @@ def test_a_long_wait_is_told_again_and_again(quick: None) -> None:
     assert texts[0].endswith(", at most 600 s), for the push of version 2")
 
 
+def test_a_wait_that_says_so_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_TICK_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "_ticker", None)
+    waits: list[Wait] = []
+    with listening(waits.append), told("a start", "the run", first=0.0), told("a call", "the run"):
+        until(lambda: waits)
+    assert [wait.what for wait in waits] == ["a start"]  # and once, for a minute
+
+
 def test_a_short_wait_is_not_told() -> None:
     waits: list[Wait] = []
     with listening(waits.append), told("nothing", "nobody"):

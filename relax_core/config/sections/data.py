@@ -9,7 +9,7 @@ from typing import Any
 from relax_core.config.declare import Section, option
 from relax_core.config.ranges import COUNT, NOT_NEGATIVE, above
 
-_SESSION = "relax_core/run/session.py"
+_PROMPTS = "relax_core/run/prompts.py"
 
 
 class DataSection(Section):
@@ -20,47 +20,47 @@ class DataSection(Section):
     prompt_data: str | None = option(
         None,
         stages="generate",
-        effect=_SESSION,
+        effect=_PROMPTS,
         zh="训练用的 prompt：JSONL 或 Parquet，可以是任意 fsspec URL，末尾可加行切片 `@[a:b]`。必填。",
     )
     """Training prompts: JSONL or Parquet, any fsspec URL, with an optional row slice `@[a:b]` (required)."""
 
-    input_key: str = option("input", stages="generate", effect=_SESSION, zh="prompt 所在的列：文本，或消息列表。")
+    input_key: str = option("input", stages="generate", effect=_PROMPTS, zh="prompt 所在的列：文本，或消息列表。")
     """Column of the prompt: text, or a list of messages."""
 
-    label_key: str | None = option(None, stages="generate", effect=_SESSION, zh="标签所在的列。默认：没有标签。")
+    label_key: str | None = option(None, stages="generate", effect=_PROMPTS, zh="标签所在的列。默认：没有标签。")
     """Column of the label. Default: no labels."""
 
     conversation_key_map: dict[str, str] | None = option(
         None,
         stages="generate evaluate",
-        effect=_SESSION,
+        effect=_PROMPTS,
         zh="消息改名用的 JSON 映射，作用于每条消息的键名和角色的取值，正文不变，"
         '例如 `{"from":"role","gpt":"assistant"}`。只在没有 --label-key 时起作用。默认：不改名。',
     )
     """New names for the keys of every message and for the values of its role (JSON), e.g. `{"from":"role",
     "gpt":"assistant"}`; the text stays as it is. Only without --label-key. Default: names stay."""
 
-    metadata_key: str = option("metadata", stages="generate", effect=_SESSION, zh="元数据所在的列，内容是一个对象。")
+    metadata_key: str = option("metadata", stages="generate", effect=_PROMPTS, zh="元数据所在的列，内容是一个对象。")
     """Column of the metadata (an object)."""
 
-    tool_key: str = option("tools", stages="generate", effect=_SESSION, zh="工具列表所在的列，会交给 chat template。")
+    tool_key: str = option("tools", stages="generate", effect=_PROMPTS, zh="工具列表所在的列，会交给 chat template。")
     """Column of the tools given to the chat template."""
 
     apply_chat_template: bool = option(
-        False, stages="generate evaluate", effect=_SESSION, zh="用 tokenizer 的 chat template 把 prompt 渲染成文本。"
+        False, stages="generate evaluate", effect=_PROMPTS, zh="用 tokenizer 的 chat template 把 prompt 渲染成文本。"
     )
     """Render the prompt through the tokenizer's chat template."""
 
     apply_chat_template_kwargs: dict[str, Any] = option(
-        {}, stages="generate evaluate", effect=_SESSION, zh="渲染 chat template 时另外传入的参数（JSON）。"
+        {}, stages="generate evaluate", effect=_PROMPTS, zh="渲染 chat template 时另外传入的参数（JSON）。"
     )
     """Further arguments of the chat template (JSON)."""
 
     system_prompt: str | None = option(
         None,
         stages="generate evaluate",
-        effect=_SESSION,
+        effect=_PROMPTS,
         zh="放在每个 prompt 开头的 system 消息；已有 system 消息的不变。默认：没有。",
     )
     """System message put before every prompt that has none. Default: none."""

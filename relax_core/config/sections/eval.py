@@ -22,7 +22,7 @@ class EvalSection(Section):
     """Rollout steps between two evaluations. Default: no evaluation."""
     eval_datasets: list[EvalSet] | None = option(
         None,
-        effect="relax_core/run/session.py",
+        effect="relax_core/run/prompts.py",
         stages="evaluate",
         zh="完整写出的评估集：每个有名称、路径以及自己的采样与 reward 选项，写在运行文件里或用 JSON 给出。"
         "默认：由 --eval-config 得出，否则由 --eval-prompt-data 得出。",

@@ -89,7 +89,7 @@ class RolloutSection(Section):
         None,
         COUNT,
         stages="generate",
-        effect="relax_core/run/session.py",
+        effect="relax_core/run/prompts.py",
         zh="token 数更多的 prompt 会被略去并计数。默认：上下文长度减一。",
     )
     """Prompts with more tokens are left out, and counted. Default: the context less one."""

@@ -12,7 +12,8 @@ class Client:
     """Has ``runs``, and remembers which got a state."""
 
     def __init__(self, runs: list[Any]) -> None:
-        self.runs, self.ended = runs, {}
+        self.runs = runs
+        self.ended: dict[str, tuple[str, str]] = {}
 
     def __enter__(self) -> "Client":
         return self

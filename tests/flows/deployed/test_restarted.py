@@ -1,10 +1,15 @@
 """How often a flow run has crashed, as Prefect keeps its states."""
 
+import signal
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.states import AwaitingRetry
 
-from flows.deployed.restarted import Crashes, crashes
+from flows.deployed import restarted
+from flows.deployed.restarted import Crashes, crashes, going_on_later
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 R, C, S, F, X = StateType.RUNNING, StateType.CRASHED, StateType.SCHEDULED, StateType.FAILED, StateType.CANCELLED
@@ -44,3 +49,26 @@ def test_an_end_in_order_is_no_crash() -> None:
 def test_a_new_start_after_an_end_in_order_has_no_crash_to_tell() -> None:
     assert crashes(states(R, C, S, R, S, R)) == Crashes(["state 1"], newest=False)
     assert crashes(states(R, C, S, R, R)) == Crashes(["state 1"], newest=False)  # it waits its turn, or goes on
+
+
+@pytest.mark.parametrize("asked", [TerminationSignal(signal.SIGTERM), SystemExit(15), SystemExit(143)])
+def test_sigterm_puts_a_flow_run_off_whoever_hears_it(asked: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    state: State[None] = AwaitingRetry()
+    monkeypatch.setattr(restarted, "_put_off", lambda: state)
+    with pytest.raises(Pause) as put_off, going_on_later():
+        raise asked
+    assert put_off.value.state is state
+
+
+@pytest.mark.parametrize("asked", [TerminationSignal(signal.SIGTERM), SystemExit(15)])
+def test_a_flow_run_that_was_cancelled_is_not_put_off(asked: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarted, "_put_off", lambda: None)
+    with pytest.raises(TerminationSignal), going_on_later():
+        raise asked
+
+
+@pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), ValueError()])
+def test_other_ends_are_passed_on(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarted, "_put_off", lambda: pytest.fail("put off"))
+    with pytest.raises(type(error)), going_on_later():
+        raise error

@@ -1,18 +1,21 @@
 """The steps of a run in a line each."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade_run import STEP, rollout, write_run
+from handmade_run import STEP, byte_tokenizer, rollout, write_run
 from rich.console import Console
 
 from data.errors import UserError
 from data.store import RunStore
+from relax_core.show import scale
 from relax_core.show.overview import read_overview, sparkline
 from relax_core.show.reading import read_step
-from relax_core.show.text import overview_text, sample_text, step_text, tokens_text, visible
+from relax_core.show.text import coloured_text, overview_text, sample_text, step_text, tokens_text, visible
+from relax_core.show.tokens import Vocabulary
 
 METRICS = {
     "reward/mean": 0.25,
@@ -126,6 +129,19 @@ def test_the_samples_of_both_ends_are_shown(tmp_path: Path) -> None:
     assert "gap mean 0.1 max 0.2" in text
     text = shown(step_text(shown_step, shown_step.samples, "length", reverse=True, limit=1))
     assert text.index("Shortest") < text.index("Longest")
+
+
+def test_tokens_of_a_sample_have_the_colours_of_their_gaps(tmp_path: Path) -> None:
+    store = write_run(tmp_path / "run")
+    content = coloured_text(read_step(store, STEP).samples[0], Vocabulary(byte_tokenizer(tmp_path / "model")))
+    assert content is not None
+    out = io.StringIO()
+    Console(file=out, width=120, force_terminal=True, color_system="truecolor").print(content)
+    # "A": -0.2 of 0.2, 0.6 of orange on the dark ground; "B": 0.1, 0.3 of blue
+    for letter, colour, alpha in (("A", scale.BELOW, 0.6), ("B", scale.ABOVE, 0.3)):
+        red, green, blue = scale.over(colour, alpha, scale.DARK[0])
+        assert re.search(rf"48;2;{red};{green};{blue}m{letter}", out.getvalue())
+    assert "é" in out.getvalue()
 
 
 def test_the_tokens_with_the_largest_gap_of_a_sample_are_listed(tmp_path: Path) -> None:

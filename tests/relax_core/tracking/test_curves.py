@@ -27,6 +27,12 @@ def test_the_line_goes_from_the_lowest_value_at_the_bottom_to_the_highest_at_the
     assert [text.text for text in picture.iter(f"{SVG}text")] == ["mean <reward>", "1", "1", "-1", "step 0", "10"]
 
 
+def test_the_axis_of_a_long_run_begins_and_ends_with_its_own_steps_and_names_the_newest_value() -> None:
+    svg = curves_svg([Curve("r", [(x, float(x)) for x in range(500)])])
+    assert ">step 0<" in svg
+    assert svg.count(">499<") == 2  # the last step, and its value
+
+
 def test_one_value_and_equal_values_are_a_flat_line() -> None:
     for points in ([(3, 0.5)], [(3, 0.5), (4, 0.5)]):
         (line,) = ET.fromstring(curves_svg([Curve("r", points)])).iter(f"{SVG}polyline")

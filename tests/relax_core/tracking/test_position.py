@@ -51,6 +51,8 @@ def test_between_stages_the_last_event_is_told() -> None:
     found = position.position([event(0, "driver_started"), *step_events(0, 1)[:2]])
     assert (found.running, found.last, found.staleness) == ([], "generate finished", None)
     assert position.position(step_events(0, 1)).last == "step committed"
+    waiting = event(1, "waiting", who="step 1", cause="for the end of ensure_engines", seconds=60)
+    assert position.position([waiting]).last == "waiting for the end of ensure_engines"
 
 
 def test_what_a_former_driver_left_open_does_not_count() -> None:

@@ -19,7 +19,8 @@ from flows.cli.main import main
 from relax_core.config import RelaxConfig, dump
 from relax_core.config.options import with_options
 from relax_core.weights import saved
-from relax_core.weights.convert import RECORD, Converted, _appearing, convert, find_checkpoints
+from relax_core.weights.convert import convert, find_checkpoints
+from relax_core.weights.convert_out import RECORD, Converted, appearing
 from relax_core.weights.saved import SavedWeights
 
 
@@ -155,7 +156,7 @@ def test_nothing_is_there_until_it_is_whole(run: Path, tmp_path: Path, monkeypat
 
 
 def test_two_at_once_do_not_write_into_one_folder(run: Path, tmp_path: Path) -> None:
-    with _appearing(tmp_path / "out"), pytest.raises(UserError, match="Another process is converting"):
+    with appearing(tmp_path / "out"), pytest.raises(UserError, match="Another process is converting"):
         convert(find_checkpoints(str(run)), tmp_path / "out")
     assert (tmp_path / "out").is_dir()
 
