@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 MARK = "BENCHMARK_SIDE"
 """Environment variable of a process and all below it: whose it is."""
-QUIET = {"step_committed", "stage_started", "stage_finished", "weight_sync", "checkpoint_saved", "slice_accumulated"}
+QUIET = {"step_committed", "stage_started", "stage_finished", "weight_sync", "checkpoint_saved", "checkpoint_deleted"}
 """Events of a step that nothing happened to."""
 
 

@@ -66,7 +66,7 @@ def pictures(standing: Any) -> dict[str, Shoot]:
     summary = ask.first("artifacts", {"artifacts": {"type": {"any_": ["markdown"]}}, "sort": "CREATED_DESC"})
     form = ask.first("deployments", {"deployments": {"name": {"any_": ["default"]}}})
     return {
-        "ui": lambda page: graph(page, f"{standing.ui}/runs/flow-run/{run['id']}", 820),
+        "ui": lambda page: graph(page, f"{standing.ui}/runs/flow-run/{run['id']}", 560),
         "ui-stages": lambda page: graph(page, f"{standing.ui}/runs/flow-run/{step['id']}", 500),
         "ui-step": lambda page: content(page, f"{standing.ui}/artifacts/artifact/{table['id']}", "reward/mean", 520),
         "ui-summary": lambda page: content(

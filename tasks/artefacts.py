@@ -37,6 +37,7 @@ from relax_core.tracking.step_table import metric_rows, step_text
 from relax_core.tracking.summary import resume_command
 from tasks import stage_log
 from tasks.cancelled import heeding_cancel
+from tasks.served import file_server
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -97,6 +98,11 @@ def _later(write: Callable[P, Any]) -> Callable[P, None]:
     return handed_over
 
 
+def _address(run: RunSession) -> str:
+    """Of the run directory, whole: whoever reads it may stand in another folder."""
+    return run.store.uri().rstrip("/")
+
+
 def _key(run: RunSession, what: str) -> str:
     """Prefect allows lower-case letters, digits and dashes."""
     return "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run.id}-{what}".lower())
@@ -145,7 +151,7 @@ class Shown:
         except Exception as error:  # the rest can be shown without; a run may keep no tables
             log.debug("no rollouts of step %d are shown: %s", newest, error)
         text = run_report(
-            store.url,
+            _address(self._run),
             total_steps=self._run.total_steps,
             metrics=metrics,
             seconds=seconds,
@@ -156,6 +162,7 @@ class Shown:
             picture=None if picture is None else data_uri(picture),
             picture_at=None if picture is None else store.uri(CURVES),
             page=page,
+            server=file_server(),
             ended=ended,
             closing=closing or f"relax show {shlex.quote(store.url)}\n{resume_command(store.url)}   (goes on)",
         )
@@ -218,7 +225,7 @@ def _bar_text(run: RunSession, done: int, metrics: Mapping[str, Any]) -> str:
 def step(run: RunSession, number: int, manifest: Mapping[str, Any]) -> None:
     """A step's metrics and seconds, and its files."""
     before = run.store.read_manifest(number - 1) if number else None
-    description = step_text(run.store.url, number, manifest)
+    description = step_text(_address(run), number, manifest, file_server())
     create_table_artifact(metric_rows(manifest, before), key=_key(run, "step"), description=description)
 
 

@@ -20,6 +20,9 @@ START_SECONDS = 300.0
 
 END_SECONDS = 15.0
 
+LEFT_SECONDS = 3.0
+"""For what a process that has ended left behind."""
+
 
 def spawn(
     name: str,
@@ -149,13 +152,18 @@ def _wait(members: list[psutil.Process], seconds: float) -> None:
 
 
 def end(pid: int) -> None:
-    """Terminate a process and its descendants; kill what is left after 15 s."""
+    """Terminate a process, then its descendants: kill what is left of it after 15 s, and of them 3 s later."""
     members = family(pid)
     if not members:
         return
+    root = members[-1]
     with contextlib.suppress(psutil.NoSuchProcess):
-        members[-1].kill() if members[-1].status() == psutil.STATUS_STOPPED else members[-1].terminate()
-    _wait(members, END_SECONDS)
+        if root.status() == psutil.STATUS_STOPPED:  # it would not hear of it
+            root.kill()
+        else:
+            root.terminate()
+    _wait([root], END_SECONDS)
+    _wait(members, LEFT_SECONDS)
 
 
 def inherited(more: Mapping[str, str], quiet: Mapping[str, str]) -> dict[str, str]:

@@ -38,12 +38,14 @@ from relax_core.cluster.record import Service, home, log_of, record, recorded, r
 QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_UI_V2_ENABLED": "false",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
-"""Environment in which neither Prefect nor Ray calls home, Ray leaves CUDA_VISIBLE_DEVICES of CPU actors alone, and
-whoever has lost the head is ended by Ray after 10 s, not 60: another start can only begin then."""
+"""Environment in which neither Prefect (whose second interface does so from the browser) nor Ray calls home, Ray leaves
+CUDA_VISIBLE_DEVICES of CPU actors alone, and whoever has lost the head is ended by Ray after 10 s, not 60: another start
+can only begin then."""
 
 LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Variable of Ray: with 0 a head whose address is 127.0.0.1 keeps it, and all its processes listen there alone. Without

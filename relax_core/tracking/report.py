@@ -14,7 +14,8 @@ from typing import Any
 
 from relax_core.tracking.curves import Curve, curves_svg
 from relax_core.tracking.events import KINDS
-from relax_core.tracking.step_table import place, short
+from relax_core.tracking.links import place
+from relax_core.tracking.step_table import short
 
 ROWS = 15
 
@@ -73,6 +74,7 @@ def run_report(
     picture: str | None = None,
     picture_at: str | None = None,
     page: str | None = None,
+    server: str | None = None,
     ended: str = "",
     closing: str = "",
 ) -> str:
@@ -89,6 +91,7 @@ def run_report(
         picture: address of the curves, as an image has it.
         picture_at: the file that has them.
         page: where the newest step's rollouts are shown.
+        server: see ``relax_core.tracking.links.place``.
         ended: why the run is not going on; nothing while it does.
         closing: the text that ends the run on a terminal.
     """
@@ -100,8 +103,9 @@ def run_report(
     if picture is not None:
         parts.append(f"![curves]({picture})")
     if picture_at is not None:
-        parts.append(f"The same as a file: {place('', picture_at)}")
-    parts += [*_rollouts(best, worst, done - 1, page), _time(seconds, made), *_resumed(events)]
+        parts.append(f"The same as a file: {place('', picture_at, url, server)}")
+    shown = page and place("", page, url, server)
+    parts += [*_rollouts(best, worst, done - 1, shown), _time(seconds, made), *_resumed(events)]
     look = closing.strip() or f"relax show {shlex.quote(url)}"
     return "\n\n".join(filter(None, [*parts, "### Look at it", fenced(look)])) + "\n"
 
@@ -133,7 +137,7 @@ def _rollouts(
             parts.append(f"**reward {short(sample['reward'])}**, {sample['length']} tokens long{label}")
             parts.append(fenced(f"{sample['prompt']}\n--- response ---\n{sample['response']}"))
     if page:
-        parts.append(f"All of them, token by token: {place('', page)}")
+        parts.append(f"All of them, token by token: {page}")
     return parts
 
 

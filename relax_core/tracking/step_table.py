@@ -8,6 +8,8 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from relax_core.tracking.links import place
+
 GROUPS: Sequence[tuple[str, Sequence[str]]] = (
     (
         "reward",
@@ -78,27 +80,15 @@ def change(value: Any, before: Any) -> str:
     return f"{value - before:+.3g}"
 
 
-def step_text(url: str, step: int, manifest: Mapping[str, Any]) -> str:
+def step_text(url: str, step: int, manifest: Mapping[str, Any], server: str | None = None) -> str:
     """Markdown: which step it is, its files with their rows, and how its rollouts are looked at.
 
     Args:
         url: of the run.
+        server: see ``relax_core.tracking.links.place``.
     """
     folder = f"{url.rstrip('/')}/steps/{step:06d}"
     paths = {str(table["path"]).rpartition(f"/{step:06d}/")[2]: table["rows"] for table in manifest["tables"].values()}
-    files = [f"{place(folder, name)} ({rows} rows)" for name, rows in paths.items()]
+    files = [f"{place(folder, name, url, server)} ({rows} rows)" for name, rows in paths.items()]
     lines = [f"Step {step} of {place('', url)}", "", f"Files in {place('', folder)}: {', '.join(files)}", ""]
     return "\n".join([*lines, f"Rollouts, token by token: `relax show {shlex.quote(url)} --step {step}`"])
-
-
-def place(folder: str, name: str) -> str:
-    """Where something is, as Markdown.
-
-    Browsers open no file of this machine from a page that came by HTTP, and no object store: only an address that they
-    can open is a link.
-
-    Args:
-        folder: that it is in; empty: the name is all.
-    """
-    whole = f"{folder.rstrip('/')}/{name}" if folder else name
-    return f"[{name}]({whole})" if whole.startswith(("http://", "https://")) else f"`{name}`"

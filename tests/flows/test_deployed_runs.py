@@ -83,7 +83,7 @@ class Deployed:
             },
             "batch": {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 256},
             "reward": {"custom_rm_path": f"{folder}/slow.py:reward"},
-            "eval": {"eval_prompt_data": ["sums", str(prompts)]},
+            "eval": {"eval_prompt_data": ["sums", f"{prompts}@[0:2]"]},
             "tracking": {"notify_urls": inbox.address},
         }
         self.pace = folder / "pace"
@@ -207,7 +207,7 @@ def test_a_cancelled_run_ends_in_order_and_goes_on_with_retry(deployed: Deployed
 
 
 def test_a_run_whose_worker_dies_with_it_is_found_by_its_missing_heartbeats(deployed: Deployed) -> None:
-    deployed.pace.write_text("2")
+    deployed.pace.write_text("10")  # the flow run that waits in the end needs time to begin
     driver = deployed.driver()
     services = json.loads((deployed.standing.home / "services.json").read_text())
     os.kill(services["worker"]["pid"], signal.SIGKILL)
@@ -231,27 +231,33 @@ def test_a_schedule_evaluates_once_and_then_skips(deployed: Deployed) -> None:
         ],
     )
     bad = deployed.folder / "bad.jsonl"
-    bad.write_text('{"question": "1 + 1 ="}\n')
+    bad.write_text('{"input": "1 + 1 =", "label": "2"}\n')
     failing = deployed.submit(
         "evaluate/newest",
         run_dir=deployed.run_dir,
         again=True,
         config={"eval": {"eval_prompt_data": ["bad", str(bad)]}},
     )
+    bad.unlink()  # after it was looked at, before the flow run begins
     of_schedule = {
         "flow_runs": {"deployment_id": {"any_": [evaluate]}, "state": {"type": {"any_": ["COMPLETED"]}}},
         "sort": "END_TIME_DESC",
     }
 
-    def ended() -> list[str]:
-        return [one["state"]["name"] for one in deployed.ask("flow_runs/filter", of_schedule)]
+    def ended() -> list[tuple[str, str]]:
+        states = [one["state"] for one in deployed.ask("flow_runs/filter", of_schedule)]
+        return [(state["name"], state["message"]) for state in states]
 
-    deployed.until(lambda: {"Completed", "Skipped"} <= set(ended()), "an evaluation, and one that is skipped")
+    def names() -> set[str]:
+        return {name for name, _ in ended()}
+
+    deployed.until(lambda: {"Completed", "Skipped"} <= names(), "an evaluation, and one that is skipped")
     request = urllib.request.Request(
         f"{deployed.standing.api}/deployments/{evaluate}/schedules/{made[0]['id']}", method="DELETE"
     )
     urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60)
-    assert ended().count("Completed") == 1
+    evaluated = [message for name, message in ended() if name == "Completed"]
+    assert len(set(evaluated)) == len(evaluated)  # "weights after N steps": none twice, whatever the training did
     deployed.until_state(failing, "Failed")
     told = deployed.until(
         lambda: [text for title, text in deployed.inbox.told if title == "Relax: an evaluation failed"], "a message"

@@ -1,6 +1,6 @@
 """A step as a table for people."""
 
-from relax_core.tracking.step_table import group_of, metric_rows, place, short, step_text
+from relax_core.tracking.step_table import group_of, metric_rows, short, step_text
 
 MANIFEST = {
     "metrics": {"grad_norm": 0.25, "loss": 0.5, "reward/max": 1.0, "reward/mean": 0.123456, "response_len/mean": 7.0},
@@ -47,12 +47,6 @@ def test_numbers_keep_four_digits() -> None:
         "",
         "x",
     ]
-
-
-def test_files_are_links_only_where_a_browser_can_open_them() -> None:
-    assert place("/runs/one", "a.parquet") == "`a.parquet`"
-    assert place("s3://runs/one", "a.parquet") == "`a.parquet`"
-    assert place("https://runs/one/", "a.parquet") == "[a.parquet](https://runs/one/a.parquet)"
 
 
 def test_the_text_of_a_step_names_its_files_and_the_command_that_shows_it() -> None:

@@ -1,0 +1,94 @@
+"""Files of runs by HTTP, so that what Prefect's interface links to opens in the browser.
+
+``GET /relax/files?run=<run directory>&file=steps/000003/rollout.parquet``
+
+Guarantee: only files that Relax itself makes for people are given: tables of steps and evaluations, pages of rollouts,
+curves; only from a folder that is a run (it has a ``config.yaml`` of Relax); never its configuration or a log. Where
+the server has a password, it is asked for here too.
+"""
+
+import base64
+import hmac
+import re
+from typing import Any
+from urllib.parse import parse_qs
+
+import anyio.to_thread
+from prefect.settings import PREFECT_SERVER_API_AUTH_STRING
+
+from data.errors import UserError
+from data.store import RunStore
+from relax_core.config.seal import state
+
+PATH = "/relax/files"
+
+SHOWN = re.compile(
+    r"(steps/[0-9]{6}/([\w-]+/)?[\w-]+\.parquet|evaluations/[\w.-]+/[\w.-]+\.parquet"
+    r"|pages/[\w-]+\.html|curves\.svg)",
+    re.ASCII,
+)
+KINDS = {"html": "text/html; charset=utf-8", "svg": "image/svg+xml", "parquet": "application/vnd.apache.parquet"}
+
+_POLICY = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox")
+"""Of pictures: nothing in one runs. A page of rollouts has a stricter policy in itself."""
+
+
+class RunFiles:
+    """An ASGI app that answers for ``PATH``, and leaves all else to ``app``."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        if scope["type"] != "http" or scope["path"] != PATH or scope["method"] not in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        if not _may(scope):
+            await _answer(send, 401, b"a password is needed", [(b"www-authenticate", b'Basic realm="relax"')])
+            return
+        asked = {key: values[-1] for key, values in parse_qs(scope["query_string"].decode()).items()}
+        if not asked:
+            await _answer(send, 200, b"relax")
+            return
+        run, name = asked.get("run", ""), asked.get("file", "")
+        content = await anyio.to_thread.run_sync(_read, run, name) if run and SHOWN.fullmatch(name) else None
+        if content is None:
+            await _answer(send, 404, b"there is no such file of a run")
+            return
+        kind = name.rpartition(".")[2]
+        headers = [(b"content-type", KINDS[kind].encode()), (b"x-content-type-options", b"nosniff")]
+        if kind == "svg":
+            headers.append(_POLICY)
+        if kind == "parquet":
+            shown = name.replace("/", "-")
+            headers.append((b"content-disposition", f'attachment; filename="{shown}"'.encode()))
+        await _answer(send, 200, content, headers)
+
+
+def _may(scope: Any) -> bool:
+    """Whether the request has the server's password, if there is one."""
+    wanted = PREFECT_SERVER_API_AUTH_STRING.value()
+    if wanted is None:
+        return True
+    plain = wanted.get_secret_value() if hasattr(wanted, "get_secret_value") else str(wanted)
+    expected = b"Basic " + base64.b64encode(plain.encode())
+    given = dict(scope["headers"]).get(b"authorization", b"")
+    return hmac.compare_digest(given, expected)
+
+
+def _read(run: str, name: str) -> bytes | None:
+    try:
+        store = RunStore(run)
+        if state(store.read_bytes("config.yaml").decode(errors="replace")) == "unsealed":
+            return None
+        return store.read_bytes(name)
+    except (UserError, OSError, ValueError):
+        return None
+
+
+async def _answer(send: Any, status: int, body: bytes, headers: list[tuple[bytes, bytes]] | None = None) -> None:
+    found = headers or [(b"content-type", b"text/plain; charset=utf-8")]
+    length = [(b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*found, *length]})
+    await send({"type": "http.response.body", "body": body})
