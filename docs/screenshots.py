@@ -1,7 +1,7 @@
 """Pictures of Prefect's interface and of `relax show`, for the documentation: ``python docs/screenshots.py``
 
 Starts everything with homes of its own in a temporary folder (`relax up`), trains the toy to its end as a flow run,
-opens the real pages in Debian's chromium, and writes ``docs/pictures/ui*.png``. Needs `make dev`; takes two minutes.
+opens the real pages in Debian's chromium, and writes ``docs/pictures/ui*.png``. Needs `make dev`; takes three minutes.
 
 Guarantee: nothing of the person's own services or runs is used or shown, and what was started is ended; a picture is
 written once the page shows what it is for, and is smaller than ``LARGEST``.

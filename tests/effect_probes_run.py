@@ -156,7 +156,7 @@ def drivers(config: RelaxConfig) -> int:
         raise Lost("gone")
 
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()):
-        patch.setattr(restarts.Restarts, "_tell", lambda *told, **details: None)
+        patch.setattr(restarts, "tell", lambda *told, **details: None)
         patch.setattr(restarts.time, "sleep", lambda seconds: None)
         with contextlib.suppress(UserError):
             restarts.in_process(config, work)

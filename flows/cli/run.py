@@ -17,7 +17,6 @@ from relax_core.config.help import options_help
 from relax_core.config.parser import read_given, read_words
 from relax_core.config.sources import DERIVED
 
-
 AGAIN = """
 --again  also where these weights were evaluated before with the same sets and options
 """

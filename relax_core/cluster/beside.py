@@ -31,7 +31,7 @@ PATIENCE = 3
 
 
 def gives_way() -> bool:
-    """Whether evaluations take of the cores only what nothing else wants."""
+    """Whether evaluations take little of the cores while others want them."""
     return os.environ.get(SWITCH, "1") != "0"
 
 

@@ -44,8 +44,8 @@ QUIET = {
     "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
 }
 """Environment in which neither Prefect (whose second interface does so from the browser) nor Ray calls home, Ray leaves
-CUDA_VISIBLE_DEVICES of CPU actors alone, and whoever has lost the head is ended by Ray after 10 s, not 60: another start
-can only begin then."""
+CUDA_VISIBLE_DEVICES of CPU actors alone, and whoever has lost the head is ended by Ray after 10 s, not 60: another
+start can only begin then."""
 
 LOCAL_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Variable of Ray: with 0 a head whose address is 127.0.0.1 keeps it, and all its processes listen there alone. Without

@@ -17,7 +17,7 @@ PARENT = "RELAX_ENGINE_PARENT"
 """Environment variable with the process id that the server must not outlive; without it: whoever started the server."""
 
 GIVES_WAY = "RELAX_ENGINE_GIVES_WAY"
-"""Environment variable; where it is set the engine's processes give way to everything else on the machine."""
+"""Environment variable; where it is set the engine's processes give way to others on the machine."""
 
 
 def end_with(parent: int, interval: float = 0.5) -> None:
@@ -36,13 +36,17 @@ def end_with(parent: int, interval: float = 0.5) -> None:
     threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
+NICENESS, GROUP_NICENESS = 19, 10
+"""Of what gives way, and of its session where Linux shares out the cores by session first: below Ray's actors, which
+have 15. Linux' idle class would let it starve beside a busy run."""
+
+
 def give_way() -> None:
-    """Take only what of the cores nothing else wants: this thread, what it starts, and this session, since Linux may
-    share out the cores by session first."""
+    """Take little of the cores while others want them: this thread, what it starts, and this session."""
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as group:
-        group.write("19")
+        group.write(str(GROUP_NICENESS))
 
 
 def prepare() -> None:

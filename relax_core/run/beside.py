@@ -22,6 +22,7 @@ from relax_core.config import RelaxConfig, with_options
 from relax_core.config.derived import ACTOR_FOLDER
 from relax_core.config.environment import read_environment_file
 from relax_core.config.problems import raise_problems
+from relax_core.engines.serve import NICENESS
 from relax_core.rewards.pool import RewardPool
 from relax_core.rewards.pools import Pools, Services
 from relax_core.rollout.evaluate import evaluate_set
@@ -160,18 +161,17 @@ class RunBeside(RunPrompts):
 
 @contextlib.contextmanager
 def giving_way() -> Iterator[None]:
-    """This thread, and what it starts, takes of the cores what nothing else wants: Ray's actors have a low priority
-    themselves, so that a lower one would not do.
+    """This thread, and what it starts, takes little of the cores while others want them.
 
     At the end it is as before, where the system allows that: to root. RELAX_EVALUATION_GIVES_WAY=0 switches it off.
     """
     if not gives_way():
         yield
         return
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(before, NICENESS))
     try:
         yield
     finally:
         with contextlib.suppress(PermissionError):
-            os.sched_setscheduler(0, *before)
+            os.setpriority(os.PRIO_PROCESS, 0, before)

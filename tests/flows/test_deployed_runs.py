@@ -70,7 +70,7 @@ class Deployed:
         self.standing, self.folder, self.inbox = standing, folder, inbox
         self.run_dir = str(folder / "run")
         self.store = RunStore(self.run_dir)
-        self.config = {
+        self.config: dict[str, Any] = {
             "run": {"run_dir": self.run_dir},
             "checkpoint": {"hf_checkpoint": str(model), "save_interval": 1},
             "data": {"prompt_data": str(prompts), "label_key": "label"},
@@ -82,18 +82,21 @@ class Deployed:
                 "rollout_max_context_len": 64,
             },
             "batch": {"use_dynamic_batch_size": True, "max_tokens_per_gpu": 256},
-            "reward": {"custom_rm_path": f"{folder}/slow.py:reward"},
-            "eval": {"eval_prompt_data": ["sums", f"{prompts}@[0:2]"]},
+            "reward": {"custom_rm_path": f"{folder}/held.py:reward"},
             "tracking": {"notify_urls": inbox.address},
         }
-        self.pace = folder / "pace"
-        (folder / "slow.py").write_text(
+        self.hold = folder / "hold"
+        (folder / "held.py").write_text(
             "import pathlib, time\n"
             "def reward(sample):\n"
-            f"    time.sleep(float(pathlib.Path({str(self.pace)!r}).read_text()))\n"
+            f"    while '9 + 9' not in str(sample.prompt) and pathlib.Path({str(self.hold)!r}).exists():\n"
+            "        time.sleep(0.2)\n"
+            "    time.sleep(0.3)\n"
             "    return 0.5\n"
         )
-        self.pace.write_text("0.3")
+        few = folder / "few.jsonl"
+        few.write_text('{"input": "9 + 9 =", "label": "18"}\n')
+        self.config["eval"] = {"eval_prompt_data": ["few", str(few)]}
         self.first = ""
 
     def ask(self, path: str, body: Any = None) -> Any:
@@ -207,7 +210,7 @@ def test_a_cancelled_run_ends_in_order_and_goes_on_with_retry(deployed: Deployed
 
 
 def test_a_run_whose_worker_dies_with_it_is_found_by_its_missing_heartbeats(deployed: Deployed) -> None:
-    deployed.pace.write_text("10")  # the flow run that waits in the end needs time to begin
+    deployed.hold.touch()  # the training is to be there still when another flow run comes
     driver = deployed.driver()
     services = json.loads((deployed.standing.home / "services.json").read_text())
     os.kill(services["worker"]["pid"], signal.SIGKILL)
@@ -270,7 +273,7 @@ def test_a_flow_run_that_waits_goes_on_after_the_other_and_no_step_is_repeated(d
     deployed.until_state(deployed.first, "Running", "Completed")
     waits = deployed.submit("train/default", config=deployed.config)
     assert deployed.until_state(waits, "Waiting", "Completed") == "Waiting"
-    deployed.pace.write_text("0")
+    deployed.hold.unlink()
     deployed.until_state(deployed.first, "Completed")
     deployed.until_state(waits, "Completed")
     assert deployed.times_generated() == [1] * STEPS

@@ -110,8 +110,8 @@ def test_a_driven_run_is_evaluated_and_not_touched(
 ) -> None:
     run = Path(str(config.run.run_dir))
     before = files(run)
-    policy = os.sched_getscheduler(0)
-    engines.during = lambda: seen.append(os.sched_getscheduler(0))
+    niceness = os.getpriority(os.PRIO_PROCESS, 0)
+    engines.during = lambda: seen.append(os.getpriority(os.PRIO_PROCESS, 0))
     seen: list[int] = []
     result = flow.evaluate(with_options(config, {"takeover": True}), backend=FakeBackend())
     told = capsys.readouterr().out
@@ -123,8 +123,8 @@ def test_a_driven_run_is_evaluated_and_not_touched(
     assert name.startswith("run-")
     assert name.endswith("-evaluation")
     assert (version, of, engines.alive) == (4, weights_id, 0)
-    assert seen == [os.SCHED_IDLE]
-    assert os.getuid() or os.sched_getscheduler(0) == policy
+    assert seen == [19]  # below the 15 of Ray's actors
+    assert os.getuid() or os.getpriority(os.PRIO_PROCESS, 0) == niceness
     assert (result["version"], result["skipped"]) == (4, False)
     table = pq.read_table(result["tables"]["sums"])
     assert table.num_rows == 8
