@@ -3,7 +3,8 @@
 ``GET /relax/files?run=<run directory>&file=steps/000003/rollout.parquet``
 
 Guarantee: only files that Relax itself makes for people are given: tables of steps and evaluations, pages of rollouts,
-curves; only from a folder that is a run (it has a ``config.yaml`` of Relax); never its configuration or a log. Where
+curves; only from a folder that is a run (it has a ``config.yaml`` of Relax); never its configuration or a log. No URL
+makes the server ask a host that the URL names. What is shown has no access to Prefect's API, whoever wrote it. Where
 the server has a password, it is asked for here too.
 """
 
@@ -29,8 +30,16 @@ SHOWN = re.compile(
 )
 KINDS = {"html": "text/html; charset=utf-8", "svg": "image/svg+xml", "parquet": "application/vnd.apache.parquet"}
 
-_POLICY = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox")
-"""Of pictures: nothing in one runs. A page of rollouts has a stricter policy in itself."""
+KINDS_OF_STORE = ("file", "local", "s3", "s3a", "gs", "gcs")
+"""Where a run may be: on the disk, or in a store whose host the environment names."""
+
+_POLICIES = {
+    "svg": b"default-src 'none'; style-src 'unsafe-inline'; sandbox",
+    "html": b"default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; "
+    b"base-uri 'none'; form-action 'none'; sandbox allow-scripts",
+}
+"""Nothing in a picture runs. A page of rollouts runs its own script (it has a stricter policy in itself), as a page of
+no site: what somebody else put there cannot act as Prefect's interface."""
 
 
 class RunFiles:
@@ -58,8 +67,8 @@ class RunFiles:
             return
         kind = name.rpartition(".")[2]
         headers = [(b"content-type", KINDS[kind].encode()), (b"x-content-type-options", b"nosniff")]
-        if kind == "svg":
-            headers.append(_POLICY)
+        if kind in _POLICIES:
+            headers.append((b"content-security-policy", _POLICIES[kind]))
         if kind == "parquet":
             shown = name.replace("/", "-")
             headers.append((b"content-disposition", f'attachment; filename="{shown}"'.encode()))
@@ -78,6 +87,9 @@ def _may(scope: Any) -> bool:
 
 
 def _read(run: str, name: str) -> bytes | None:
+    kind, separator, _ = run.partition("://")
+    if "::" in run or (separator and kind not in KINDS_OF_STORE):
+        return None
     try:
         store = RunStore(run)
         if state(store.read_bytes("config.yaml").decode(errors="replace")) == "unsealed":

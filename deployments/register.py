@@ -75,8 +75,10 @@ def _name(one: dict[str, Any]) -> str:
 def _version(folder: str) -> str:
     """Another one wherever what is registered would be another: parameters follow the options of this version."""
     from relax_core.config import RelaxConfig
+    from relax_core.replay.span import STAGES
 
-    content = hashlib.sha256(FILE.read_bytes())
+    content = hashlib.sha256(FILE.read_bytes() + Path(__file__).read_bytes())
+    content.update(f"{FILE} {STAGES}".encode())  # run files are named by their place
     content.update(repr(RelaxConfig.model_json_schema()).encode())
     for path in sorted((FILE.parents[1] / "flows" / "deployed").glob("*.py")):
         content.update(path.read_bytes())

@@ -7,6 +7,7 @@ and the messages that ``relax train`` would give; every other request, and every
 are not on this machine (``RELAX_SUBMITTED_FILES=elsewhere``), they are not looked at. A request that met a busy
 database is answered when the database is free, within a second or so: Prefect's clients would wait two seconds, and its
 interface would show an error. Prefect's lists of packages are those that come with it: no call leaves the machine.
+Pages of other sites are refused (``deployments.origins``).
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from prefect.server.api import collections
 from prefect.server.api.server import create_app as create_prefect_app
 
 from deployments.files import RunFiles
+from deployments.origins import OwnPages
 from relax_core.config.problems import told
 from relax_core.config.submitted import submission_problems
 
@@ -41,7 +43,8 @@ def create_app() -> Any:
     for view in collections.KNOWN_VIEWS:  # asked of the internet; what comes with Prefect is taken where none answers
         collections.KNOWN_VIEWS[view] = NOWHERE
     app = Patience(create_prefect_app(final=True))
-    return SubmissionCheck(RunFiles(app), files=os.environ.get(FILES_VARIABLE, "here") != "elsewhere")
+    check = SubmissionCheck(RunFiles(app), files=os.environ.get(FILES_VARIABLE, "here") != "elsewhere")
+    return OwnPages(check)
 
 
 class Patience:

@@ -22,7 +22,7 @@ from prefect.states import Crashed
 
 log = logging.getLogger(__name__)
 
-FLOWS = ["train", "step"]
+FLOWS = ["train", "steps", "step"]
 """Flows that a driver runs. An evaluation or a replay of the run, which may be under way beside it, is none of them."""
 
 SUPERSEDED = "Superseded"

@@ -41,7 +41,11 @@ class _Steps:
 
     def start(self, step: int) -> None:
         """Begin a step, unless all are to end."""
-        context = self._groups.context(step)  # the parent flow's, so that this is its subflow
+        try:
+            context = self._groups.context(step)  # the parent flow's, so that this is its subflow
+        except BaseException as error:  # the group's flow run could not be made
+            self._fail(error)
+            return
         thread = threading.Thread(target=context.run, args=(self._serve, step), name=f"step-{step:06d}", daemon=True)
         with self._changed:
             if self._ended or self.error is not None:
@@ -80,11 +84,15 @@ class _Steps:
         except Stopped:
             pass
         except BaseException as error:
-            with self._changed:
-                self.error = self.error or error
-                self._changed.notify_all()
-            self._order.stop()
-            self._canceller.cancel()
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """All steps end with this error, unless another was first."""
+        with self._changed:
+            self.error = self.error or error
+            self._changed.notify_all()
+        self._order.stop()
+        self._canceller.cancel()
 
 
 def overlapping_steps(

@@ -15,15 +15,17 @@ from typing import Any
 
 import pytest
 
-LANES = {"engines": ("e2e", "sglang", "ray"), "trainers": ("megatron",)}
+LANES = {"engines": ("e2e", "sglang", "ray"), "trainers": ("megatron",), "standing": ("standing",)}
 """With `-n`, files that use one of these marks stay together in one process: a Ray head, an engine, and the memory that
-they take, are there once. Longest first."""
+they take, are there once. Longest first; a file with the mark `standing` has the services that it needs from there."""
 
 
 @functools.cache
 def _lane(path: Path) -> str:
     """The lane of a file of tests, or the file itself."""
     marks = set(re.findall(r"\bmark\.(\w+)", path.read_text()))
+    if "standing" in marks:
+        return "standing"
     return next((lane for lane, its in LANES.items() if marks.intersection(its)), str(path))
 
 

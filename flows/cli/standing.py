@@ -49,10 +49,9 @@ def up(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     from relax_core.cluster.standing import Wish, raise_services
 
-    folder = os.getcwd()
-    command = [sys.executable, "-P", "-m", "deployments.register", "--folder", folder]
+    command = [sys.executable, "-P", "-m", "deployments.register"]
     wish = Wish(
-        folder,
+        _working_folder(),
         command,
         chosen.host,
         chosen.ray_port,
@@ -68,12 +67,21 @@ def up(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
 
     standing = raise_services(wish, tell)
     print(f"UI       {standing['prefect'].address.removesuffix('/api')}")
+    print(f"         for `prefect` on the command line: export PREFECT_API_URL={standing['prefect'].address}")
     if "worker" in standing:
         print(f"folder   {standing['worker'].folder}: relative paths in parameters of flow runs mean it")
     for line in _how_to_reach(standing):
         print(line)
     print(f"Ready in {time.monotonic() - began:.1f} s. `relax train` uses it; `relax down` ends it.")
     return 0
+
+
+def _working_folder() -> str:
+    """The current one, which may be gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        raise UserError("The current folder is gone.", "Go to the one that flow runs are to work in.") from None
 
 
 def _how_to_reach(standing: dict[str, services.Service]) -> list[str]:

@@ -224,7 +224,7 @@ def start_worker(server: Service, folder: str) -> Service:
         folder: working folder of it.
 
     Raises:
-        UserError: it did not come up, or works in another folder.
+        UserError: it did not come up.
     """
     standing = recorded().get("worker")
     if standing is not None and standing.address == server.address:

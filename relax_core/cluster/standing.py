@@ -5,12 +5,13 @@ fails the others stay, and the same call again goes on from there. ``end_service
 an orderly way first, so that their runs go on from the last finished stage another time.
 """
 
+import os
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import psutil
@@ -18,7 +19,7 @@ import psutil
 from data.errors import UserError
 from relax_core.cluster import drivers, processes, services
 from relax_core.cluster.ports import PortRange
-from relax_core.cluster.record import Service, alone, log_of, recorded
+from relax_core.cluster.record import Service, alone, log_of, recorded, remembered
 
 Tell = Callable[[str], None]
 
@@ -36,8 +37,9 @@ class Wish:
     """What `relax up` is asked for; see ``start_ray`` and ``start_prefect``.
 
     Attributes:
-        folder: working folder of flow runs.
-        register: the command that registers work pool and deployments; it finds the server in its environment.
+        folder: working folder of flow runs, unless a worker has one already.
+        register: the command that registers work pool and deployments; it finds the server in its environment, and is
+            called in the working folder.
     """
 
     folder: str
@@ -112,6 +114,7 @@ def raise_services(wish: Wish, tell: Tell) -> dict[str, Service]:
 
     try:
         with alone(), ThreadPoolExecutor(3) as pool:
+            wish = replace(wish, folder=_folder(wish.folder))
             began = [pool.submit(ray), pool.submit(prefect)]
             errors = [error for one in began if (error := one.exception()) is not None]
     finally:
@@ -121,6 +124,23 @@ def raise_services(wish: Wish, tell: Tell) -> dict[str, Service]:
     if errors:
         raise errors[0]
     return services.recorded()
+
+
+def _folder(asked: str) -> str:
+    """The working folder of flow runs: that of the worker, until `relax down`, wherever `relax up` is called; also of
+    one that has died, whose runs go on there.
+
+    Raises:
+        UserError: a worker stands in a folder that is gone.
+    """
+    worker = remembered().get("worker")
+    if worker is None or not worker.folder or os.path.isdir(worker.folder):
+        return worker.folder if worker is not None and worker.folder else asked
+    if worker.alive():
+        raise UserError(
+            f"The worker stands in {worker.folder}, which is gone.", "End it with `relax down`, then `relax up` again."
+        )
+    return asked
 
 
 def _register(wish: Wish, server: Service) -> str:

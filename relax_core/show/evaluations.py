@@ -3,24 +3,29 @@
 Guarantee: of several results of a set the newest are shown, unless a step is named; a run is only read.
 """
 
+import math
+
 from data.errors import UserError
 from data.store import RunStore
 from relax_core.show.reading import Shown, joined
 
 
 def eval_paths(store: RunStore, name: str) -> list[tuple[int | None, str, str]]:
-    """Where results of an evaluation set are, newest last: step, path, title. Those of ``relax evaluate`` have no step
-    and come last."""
-    found: list[tuple[int | None, str, str]] = []
+    """Where results of an evaluation set are, those of the newest weights last: step, path, title. Those of
+    ``relax evaluate`` have no step, and come after those of the same weights."""
+    found: list[tuple[float, tuple[int | None, str, str]]] = []
     for path in _eval_files(store):
         number, kind, file = path.split("/")[-3:]
         if file != f"{name}.parquet":
             continue
         if kind in _EVALS:
-            found.append((int(number), path, f"evaluation {name} {_EVALS[kind]} step {int(number)}"))
+            weights, title = int(number) + (kind == "eval"), f"{_EVALS[kind]} step {int(number)}"
+            found.append((weights, (int(number), path, f"evaluation {name} {title}")))
+        elif kind.isdigit():
+            found.append((int(kind), (None, path, f"evaluation {name} of weights {int(kind)}")))
         else:
-            found.append((None, path, f"evaluation {name} of weights {int(kind) if kind.isdigit() else kind}"))
-    return found
+            found.append((math.inf, (None, path, f"evaluation {name} of weights {kind}")))
+    return [place for _, place in sorted(found, key=lambda one: one[0])]
 
 
 _EVALS = {"eval_before": "before", "eval": "of"}

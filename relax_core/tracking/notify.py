@@ -64,7 +64,7 @@ def notify(config: RelaxConfig, title: str, text: str) -> None:
     for address in addresses:
         sender.add(address)
     try:
-        arrived = sender.notify(title=title, body=redact_text(text))
+        arrived = sender.notify(title=redact_text(title), body=redact_text(text))
     except Exception as error:  # a message is never worth a run
         log.warning("--notify-urls: the message was not sent (%s)", type(error).__name__)
         return

@@ -134,11 +134,15 @@ def _rollouts(
             parts.append(f"### {title} rollouts of step {step}")
         for sample in samples:
             label = f", label `{_plain(str(sample['label']))}`" if sample.get("label") is not None else ""
-            parts.append(f"**reward {short(sample['reward'])}**, {sample['length']} tokens long{label}")
+            parts.append(f"**reward {short(sample['reward'])}**, {_tokens(sample['length'])} long{label}")
             parts.append(fenced(f"{sample['prompt']}\n--- response ---\n{sample['response']}"))
     if page:
         parts.append(f"All of them, token by token: {page}")
     return parts
+
+
+def _tokens(count: int) -> str:
+    return "1 token" if count == 1 else f"{count} tokens"
 
 
 def _time(seconds: Mapping[str, float], made: int) -> str:

@@ -84,3 +84,18 @@ def test_the_server_s_password_is_asked_for_here_too(run: Path) -> None:
 def test_other_requests_reach_prefect_and_a_bare_one_says_who_answers(run: Path) -> None:
     assert get("/api/health").status_code == 299
     assert get().text == "relax"
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/run", "simplecache::{run}", "zip://a::{run}", "ftp://127.0.0.1/run"]
+)
+def test_no_host_that_a_url_names_is_asked(run: Path, url: str) -> None:
+    assert get(params={"run": url.format(run=run), "file": "curves.svg"}).status_code == 404
+
+
+@pytest.mark.parametrize("name", ["curves.svg", "pages/step-000003.html"])
+def test_what_is_shown_is_shut_in(run: Path, name: str) -> None:
+    policy = file(run, name).headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "sandbox" in policy
+    assert "allow-same-origin" not in policy

@@ -25,7 +25,7 @@ from data.store import RunStore
 from relax_core.run.session import run_id
 from relax_core.tracking.events import read_events
 
-pytestmark = [pytest.mark.e2e, pytest.mark.sglang, pytest.mark.megatron, pytest.mark.ray]
+pytestmark = [pytest.mark.standing, pytest.mark.e2e, pytest.mark.sglang, pytest.mark.megatron, pytest.mark.ray]
 
 STEPS = 5
 SILENT_SECONDS = 60

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.standing, pytest.mark.e2e]
 
 SCRIPT = Path(__file__).parents[1] / "shown_run.py"
 
@@ -136,3 +136,21 @@ def test_cancel_ends_a_run_that_no_worker_watches_over(standing: Any, tmp_path: 
             assert not [one["name"] for one in left if one["state_name"] == "Running"]
     finally:
         driver.kill()
+
+
+def test_the_form_sends_what_was_filled_in_and_shows_why_it_is_refused(standing: Any, browser: Any) -> None:
+    deployment = httpx.get(f"{standing.api}/deployments/name/train/default").json()["id"]
+    page = browser.new_page(viewport={"width": 1400, "height": 1200})
+    sent: list[Any] = []
+    page.on("request", lambda one: sent.append(one.post_data_json) if one.url.endswith("/create_flow_run") else None)
+    page.goto(f"{standing.ui}/deployments/deployment/{deployment}/run")
+    page.get_by_text("--rollout-batch-size (Optional)", exact=True).wait_for()
+    assert page.get_by_text("Prompts a step").count()  # the help text
+    field = page.locator("[data-testid], label, div").filter(has_text="--run-dir (Optional)").last
+    field.locator("xpath=following::textarea | following::input").first.fill("runs/from-the-form")
+    page.get_by_role("button", name="Submit").click()
+    page.get_by_text("--prompt-data: is required").first.wait_for()
+    page.close()
+    config = {name: options for name, options in sent[0]["parameters"]["config"].items() if name == "run"}
+    assert config["run"]["run_dir"] == "runs/from-the-form"
+    assert "takeover" not in config["run"]  # a switch that nobody touched is not sent

@@ -5,6 +5,7 @@ at once. Most tests run flows and tasks as plain functions (``tests/loop.py``).
 """
 
 import contextlib
+import contextvars
 import threading
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from fakes import FakeBackend, FakeTrainer, Killed, Stopper
 from loop import Writes, run_plain
 
 from data.store import RunStore
+from flows.groups import Groups
 from relax_core.config import RelaxConfig
 from relax_core.config.options import with_options
 from relax_core.run.records import StageRecords
@@ -130,6 +132,21 @@ def test_staleness_0_gives_the_weights_of_the_synchronous_run(tmp_path: Path, ti
     assert overlapping.trainer.applied == plain.trainer.applied
     store = RunStore(first["run"])
     assert all(versions(store, step) == {step} for step in range(STEPS))
+
+
+def test_a_group_of_steps_that_cannot_be_made_ends_the_run(
+    tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made by the thread that begins steps, which nobody waits for."""
+
+    def context(groups: Groups, step: int) -> contextvars.Context:
+        if step == 2:
+            raise ConnectionError("no server")
+        return contextvars.copy_context()
+
+    monkeypatch.setattr(Groups, "context", context)
+    with pytest.raises(ConnectionError, match="no server"):
+        run_plain(config(tmp_path, tiny_model, sums), backend())
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["engines live", "engines lost"])

@@ -16,7 +16,7 @@ from standing import Standing
 
 from relax_core.cluster import access, ports, services
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.standing, pytest.mark.e2e]
 
 
 def listening(pids: list[int]) -> dict[str, set[str]]:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,28 @@ def test_all_is_started_told_and_ended_and_the_worker_ends_first(started: dict[s
     assert order == ["worker", "prefect", "ray"]
     assert not any(service.alive() for service in found.values())
     assert standing.end_services(ended.append) == []
+
+
+def test_the_folder_of_a_worker_stays_until_relax_down(started: dict[str, Any], tmp_path: Path) -> None:
+    """Runs of a worker that died go on where they are, wherever `relax up` is called the next time."""
+    first, other = tmp_path / "first", tmp_path / "other"
+    first.mkdir()
+    other.mkdir()
+    register = [sys.executable, "-c", "import os; print('registered in', os.path.basename(os.getcwd()))"]
+    found = standing.raise_services(wish(first, register=register), lambda text: None)
+    record = services.remembered()
+    services.record({**record, "worker": replace(record["worker"], folder=str(first))})
+    psutil.Process(found["worker"].pid).kill()
+    said: list[str] = []
+    standing.raise_services(wish(other, register=register), said.append)
+    assert started["worker"][0][1] == str(first)
+    assert "register in first" in said
+
+    record = services.remembered()
+    services.record({**record, "worker": replace(record["worker"], folder=str(tmp_path / "gone"))})
+    with pytest.raises(UserError, match="which is gone"):
+        standing.raise_services(wish(other), said.append)
+    standing.end_services(said.append)
 
 
 def test_a_machine_that_only_serves_has_no_worker(started: dict[str, Any], tmp_path: Path) -> None:

@@ -117,6 +117,8 @@ def test_the_newest_results_of_an_evaluation_set_are_shown(tmp_path: Path) -> No
     shown = read_eval(store, "sums")
     assert (shown.title, shown.samples[0].reward) == ("evaluation sums of step 10", 0.5)
     assert read_eval(store, "sums", 0).title == "evaluation sums of step 0"
+    store.write_table("evaluations/000003/sums.parquet", evaluation([1.0] * 4))  # of older weights
+    assert read_eval(store, "sums").title == "evaluation sums of step 10"
     store.write_table("evaluations/000011/sums.parquet", evaluation([1.0] * 4))
     assert read_eval(store, "sums").title == "evaluation sums of weights 11"
     with pytest.raises(UserError, match="no results") as error:
