@@ -1,6 +1,6 @@
 """Files of runs by HTTP, so that what Prefect's interface links to opens in the browser.
 
-``GET /relax/files?run=<run directory>&file=steps/000003/rollout.parquet``
+``GET /relax/files?run=<run directory>&file=steps/000003/rollout.parquet``; without ``file``: whether the run is here.
 
 Guarantee: only files that Relax itself makes for people are given: tables of steps and evaluations, pages of rollouts,
 curves; only from a folder that is a run (it has a ``config.yaml`` of Relax); never its configuration or a log. No URL
@@ -56,11 +56,13 @@ class RunFiles:
         if not _may(scope):
             await _answer(send, 401, b"a password is needed", [(b"www-authenticate", b'Basic realm="relax"')])
             return
-        asked = {key: values[-1] for key, values in parse_qs(scope["query_string"].decode()).items()}
-        if not asked:
-            await _answer(send, 200, b"relax")
-            return
+        given = parse_qs(scope["query_string"].decode(), keep_blank_values=True)
+        asked = {key: values[-1] for key, values in given.items()}
         run, name = asked.get("run", ""), asked.get("file", "")
+        if "file" not in asked:
+            there = not run or await anyio.to_thread.run_sync(_read, run, "config.yaml") is not None
+            await _answer(send, *((200, b"relax") if there else (404, b"there is no such run here")))
+            return
         content = await anyio.to_thread.run_sync(_read, run, name) if run and SHOWN.fullmatch(name) else None
         if content is None:
             await _answer(send, 404, b"there is no such file of a run")

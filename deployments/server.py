@@ -117,6 +117,9 @@ class SubmissionCheck:
             deployment = await self._ask(scope, path)
             if not deployment or TAG not in deployment.get("tags", []):
                 return None
+            known = (deployment.get("parameter_openapi_schema") or {}).get("properties")
+            if known and (unknown := [name for name in given if name not in known]):  # Prefect would find out later
+                return f"{', '.join(map(str, unknown))}: no such parameter. There are: {', '.join(known)}."
             flow = await self._ask(scope, f"{path.rpartition('/deployments/')[0]}/flows/{deployment['flow_id']}")
             parameters = {**(deployment.get("parameters") or {}), **given}
             if not flow or not isinstance(parameters := _plain(parameters), dict):

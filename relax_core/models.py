@@ -133,6 +133,7 @@ def _write_toy(target: Path) -> None:
     import torch
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     names = ["<pad>", "<eos>", "<a>", "<b>", *CHARACTERS]
     tokenizer = Tokenizer(models.WordLevel({name: place for place, name in enumerate(names)}, unk_token="<pad>"))
@@ -155,7 +156,9 @@ def _write_toy(target: Path) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        Qwen3ForCausalLM(shape).to(torch.float32).save_pretrained(target)
+        model = Qwen3ForCausalLM(shape).to(torch.float32)
+    disable_progress_bar()  # of 0.4 MB
+    model.save_pretrained(target)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<eos>").save_pretrained(target)
     rows = [{"input": f"{digit}>", "label": str((digit + 1) % 10)} for digit in range(10)]
     (target / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

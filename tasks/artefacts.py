@@ -115,7 +115,7 @@ class Shown:
         self._run, self._made = run, 0
         self._seconds: dict[str, float] = {}
         self._summary: list[UUID] = []
-        self._next_summary = self._next_bar = 0.0
+        self._next_summary = self._earliest_summary = self._next_bar = 0.0
         self._bar: UUID | None = _start(run, done)
         self.closing = ""
 
@@ -126,7 +126,8 @@ class Shown:
         if time.monotonic() >= self._next_bar or step + 1 == self._run.total_steps:
             self._next_bar = time.monotonic() + BAR_SECONDS
             _progress(self._run, self._bar, step + 1, manifest["metrics"])
-        if time.monotonic() >= self._next_summary or self._run.evaluation_due(step):
+        due = time.monotonic() >= self._next_summary or self._run.evaluation_due(step)
+        if due and time.monotonic() >= self._earliest_summary:
             self._next_summary = time.monotonic() + SUMMARY_SECONDS
             _later(self._summarise)(dict(self._seconds), self._made)
 
@@ -162,11 +163,11 @@ class Shown:
             picture=None if picture is None else data_uri(picture),
             picture_at=None if picture is None else store.uri(CURVES),
             page=page,
-            server=file_server(),
+            server=file_server(_address(self._run)),
             ended=ended,
             closing=closing or f"relax show {shlex.quote(store.url)}\n{resume_command(store.url)}   (goes on)",
         )
-        self._next_summary = max(self._next_summary, time.monotonic() + (time.monotonic() - began) / SUMMARY_SHARE)
+        self._earliest_summary = time.monotonic() + (time.monotonic() - began) / SUMMARY_SHARE
         if self._summary:
             _rewrite(self._summary[0], text)
             return
@@ -225,7 +226,7 @@ def _bar_text(run: RunSession, done: int, metrics: Mapping[str, Any]) -> str:
 def step(run: RunSession, number: int, manifest: Mapping[str, Any]) -> None:
     """A step's metrics and seconds, and its files."""
     before = run.store.read_manifest(number - 1) if number else None
-    description = step_text(_address(run), number, manifest, file_server())
+    description = step_text(_address(run), number, manifest, file_server(_address(run)))
     create_table_artifact(metric_rows(manifest, before), key=_key(run, "step"), description=description)
 
 

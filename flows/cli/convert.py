@@ -26,6 +26,7 @@ def convert(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     chosen = parser.parse_args(arguments)
+    from relax_core.cluster.overview import bytes_text
     from relax_core.weights.convert import convert as convert_checkpoint
     from relax_core.weights.convert import find_checkpoints
     from relax_core.weights.convert_out import check_out
@@ -38,7 +39,7 @@ def convert(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
 
         print(dumps(found.to_json()))
         return 0
-    print(f"{found.out}: weights after {found.version} steps, {found.dtype}, {found.bytes / 1e9:.2f} GB")
+    print(f"{found.out}: weights after {found.version} steps, {found.dtype}, {bytes_text(found.bytes)}")
     how = f"in {found.seconds:.1f} s" if found.made else "before: it is there already"
     print(f"converted from {found.checkpoint} {how}")
     return 0

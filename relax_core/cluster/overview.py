@@ -20,6 +20,9 @@ from relax_core.tracking.position import position_of
 
 ANSWER_SECONDS = 5.0
 
+_BEFORE_STAGES = ("driver started", "actor started", "actor found")
+"""What a run says last while its trainer and engines are started or found."""
+
 _SHOWN = ("version", "weight_version", "busy_with", "dirty", "broken", "url")
 
 
@@ -189,7 +192,8 @@ def _run_lines(row: Mapping[str, Any], now: float) -> list[str]:
     if row["step_seconds"] is not None:
         weights.append(f"last step {row['step_seconds']:.1f} s")
     if not stages:
-        stages = [f"    between stages, after: {row['last']}"]
+        what = "starting trainer and engines" if row["last"] in _BEFORE_STAGES else "between stages"
+        stages = [f"    {what}, after: {row['last']}"]
     return [head, *stages, *([f"    {', '.join(weights)}"] if weights else [])]
 
 

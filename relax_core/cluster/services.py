@@ -162,7 +162,7 @@ def start_ray(
     own = free_ports(3)
     env |= ports.variables if ports else metric_ports(*own[:2])
     command = [
-        *(os.path.join(os.path.dirname(sys.executable), "ray"), "start", "--head", "--block", "--disable-usage-stats"),
+        *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),
         *("--include-dashboard=false", f"--node-ip-address={reachable(listen)}", f"--port={port}"),
         *(f"--num-cpus={num_cpus or max(8, os.cpu_count() or 1)}", "--object-store-memory=268435456"),
         *(ports.arguments if ports else ["--dashboard-agent-listen-port=0", f"--ray-client-server-port={own[2]}"]),

@@ -28,6 +28,8 @@ T = TypeVar("T")
 TELL_SECONDS = 10.0
 """Between two words about what is still waited for."""
 
+_REGISTERED = ("work pool", "deployment", "automation")
+
 _TRIES = 3
 """Of registering: it is idempotent, and a database on a busy disk may refuse a request."""
 
@@ -165,7 +167,17 @@ def _register(wish: Wish, server: Service) -> str:
             raise UserError("The deployments were not registered.", f"The log is {log}:", processes.tail(log))
         time.sleep(attempt)
     made = [line.removeprefix("registered ") for line in log.read_text().splitlines() if line.startswith("registered ")]
-    return f"{'register':8} {', '.join(made) if made else 'everything is registered already'}"
+    return f"{'register':8} {_by_kind(made) if made else 'everything is registered already'}"
+
+
+def _by_kind(made: list[str]) -> str:
+    """`deployment a`, `deployment b` as `deployments a, b`; a line for each kind."""
+    lines = []
+    for kind in _REGISTERED:
+        names = [one.removeprefix(f"{kind} ") for one in made if one.startswith(f"{kind} ")]
+        if names:
+            lines.append(f"{kind}{'s' if len(names) > 1 else ''} {', '.join(names)}")
+    return f"\n{'':9}".join([*lines, *(one for one in made if not one.startswith(_REGISTERED))])
 
 
 def end_services(tell: Tell) -> list[Service]:

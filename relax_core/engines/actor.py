@@ -7,7 +7,8 @@ not known what it holds fits no description, and so is replaced.
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from relax_core.engines.control import EngineControl
 from relax_core.engines.process import EngineProcess
@@ -50,6 +51,7 @@ class SGLangEngine:
         self._process = EngineProcess(spec)
         self._memory = threading.Lock()
         self._held: frozenset[str] | None = frozenset()
+        self._starting = False
 
     def start(self) -> EngineInfo:
         """Start the server unless it runs already, and wait until it answers.
@@ -59,7 +61,11 @@ class SGLangEngine:
         """
         if not self._process.alive():
             self._held = frozenset()  # nothing that could be given up until it answers
-            self._process.start()
+            self._starting = True
+            try:
+                self._process.start()
+            finally:
+                self._starting = False
             self._held = frozenset(PARTS)
         return self.info()
 
@@ -80,6 +86,10 @@ class SGLangEngine:
             version_of(version),
             self.spec.log_path,
         )
+
+    def status(self) -> dict[str, Any]:
+        """What ``relax status`` shows: as ``info``; of a server that does not answer yet, that it starts."""
+        return {"busy_with": "start"} if self._starting else asdict(self.info())
 
     def fits(self, spec: EngineSpec) -> bool:
         """Whether this is the engine that ``spec`` describes, and its server runs."""

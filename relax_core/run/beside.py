@@ -1,13 +1,12 @@
 """A run looked at from beside, while somebody else may drive it: its newest checkpoint, on an engine of one's own.
 
-Guarantee: of the run nothing is claimed, asked or changed; below ``<run>/evaluations`` there is one at a time who
-writes. The converted checkpoint is gone at the end, also where an earlier look was killed.
+Guarantee: of the run nothing is claimed, asked or changed; one at a time looks so, and writes below
+``<run>/evaluations``. The converted checkpoint is gone at the end; one that a killed look left goes with the next look.
 """
 
 import contextlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -92,15 +91,18 @@ class RunBeside(RunPrompts):
 
     def _tidy(self) -> None:
         """Remove what a killed evaluation left."""
-        if (folder := self.store.local_path(FOLDER)) is not None:
-            for left in Path(folder).glob(f".*{_MODEL}*"):
-                shutil.rmtree(left)
+        for left in self._place().glob(f".*{_MODEL}*"):
+            shutil.rmtree(left)
+
+    def _place(self) -> Path:
+        """Of the converted checkpoint: beside the run's files, which have room for it, where that is a disk."""
+        local = self.store.local_path(FOLDER)
+        return Path(local) if local else services.home() / FOLDER / self.id
 
     @contextlib.contextmanager
     def model(self) -> Iterator[Path]:
-        """Where the converted checkpoint goes: beside the run's files, which have room for it, where that is a disk."""
-        local = self.store.local_path(f"{FOLDER}/.{_MODEL}")
-        folder = Path(local or tempfile.mkdtemp(prefix="relax-evaluation-"))
+        """Where the converted checkpoint goes."""
+        folder = self._place() / f".{_MODEL}"
         try:
             yield folder
         finally:

@@ -86,6 +86,12 @@ def test_other_requests_reach_prefect_and_a_bare_one_says_who_answers(run: Path)
     assert get().text == "relax"
 
 
+def test_whether_a_run_is_here_is_told(run: Path) -> None:
+    assert get(params={"run": str(run)}).text == "relax"
+    assert get(params={"run": str(run / "other")}).status_code == 404
+    assert get(params={"run": "http://127.0.0.1:1/run"}).status_code == 404
+
+
 @pytest.mark.parametrize(
     "url", ["http://127.0.0.1:1/run", "simplecache::{run}", "zip://a::{run}", "ftp://127.0.0.1/run"]
 )

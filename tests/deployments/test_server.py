@@ -127,3 +127,11 @@ def test_any_other_answer_is_given_at_once(post: Post, status: int) -> None:
     prefect = FakePrefect(statuses=(status,))
     assert post(Patience(prefect), {}, "/api/flow_runs/").status_code == status
     assert len(prefect.bodies) == 1
+
+
+def test_a_parameter_that_the_deployment_does_not_have_is_refused(post: Post) -> None:
+    deployment = {**DEPLOYMENT, "parameters": {}, "parameter_openapi_schema": {"properties": {"config": {}}}}
+    app = FakePrefect(deployment)
+    answer = post(SubmissionCheck(app, files=True), {"parameters": {"confg": {}}})
+    assert (answer.status_code, app.bodies) == (409, [])
+    assert answer.json()["detail"] == "confg: no such parameter. There are: config."

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from flows import evaluate as flow
 from relax_core.cluster import beside as engines_module
 from relax_core.config import RelaxConfig, with_options
 from relax_core.run import beside, lock
+from relax_core.run.session import run_id
 from relax_core.weights.label import weight_label
 from relax_core.weights.saved import SavedWeights
 
@@ -256,17 +256,16 @@ def test_a_run_on_s3(
     config: RelaxConfig, engines: Engines, s3_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upload(Path(str(config.run.run_dir)), "s3://runs/evaluated")
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     monkeypatch.setenv("RELAX_HOME", str(tmp_path / "home"))
     there = with_options(config, {"run_dir": "s3://runs/evaluated"})
-    engines.during = lambda: models.extend(path.name for path in temporary.glob("relax-evaluation-*/*.safetensors"))
+    place = tmp_path / "home/evaluations" / run_id("s3://runs/evaluated")
+    (place / "..model.converting").mkdir(parents=True)  # of an evaluation that was killed
+    engines.during = lambda: models.extend(path.name for path in place.glob(".*/*.safetensors"))
     models: list[str] = []
     first = flow.evaluate_newest(there)
     assert first["tables"] == {"sums": "s3://runs/evaluated/evaluations/000004/sums.parquet"}
     assert models == ["model.safetensors"]
-    assert list(temporary.glob("relax-evaluation-*")) == []
+    assert list(place.iterdir()) == []
     assert flow.evaluate_newest(there)["skipped"]
     assert first["metrics"] == flow.evaluate_newest(config)["metrics"]
 

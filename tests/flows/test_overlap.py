@@ -9,6 +9,7 @@ import contextvars
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -314,8 +315,8 @@ def test_no_step_begins_once_the_others_are_to_end() -> None:
         begun.append(step)
         return {}
 
-    nobody: Any = None
-    steps = _Steps(nobody, StepOrder(0, 1), one_step)
+    run: Any = SimpleNamespace(total_steps=1)
+    steps = _Steps(run, StepOrder(0, 1), one_step, Groups(run, 0))
     steps.stop()
     steps.start(0)
     steps.stop()  # waits for its thread, if there is one

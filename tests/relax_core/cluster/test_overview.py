@@ -63,6 +63,19 @@ def test_a_run_with_its_step_stage_weights_and_staleness(tmp_path: Path) -> None
     assert "weights 2, staleness 1 (at most 2), last step 3.5 s" in text
 
 
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        ("actor started", "    starting trainer and engines, after: actor started"),
+        ("reward finished", "    between stages, after: reward finished"),
+    ],
+)
+def test_a_run_that_computes_no_stage_says_what_came_last(last: str, text: str) -> None:
+    row = {"run": "runs/a", "steps": 8, "running": [], "last": last, "done": 0, "pid": 1}
+    row |= dict.fromkeys(("version", "staleness", "max_staleness", "step_seconds"))
+    assert overview.lines({"services": [], "runs": [row], "actors": [], "queue": None})[-1] == text
+
+
 def test_a_service_that_died_is_told_with_its_log() -> None:
     services.record({"worker": services.Service("worker", "http://127.0.0.1:1/api", 1, 0.0, "/logs/worker.log")})
     text = "\n".join(overview.lines(overview.overview()))

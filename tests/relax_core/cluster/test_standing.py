@@ -132,6 +132,15 @@ def test_registering_is_tried_again_and_its_failure_shows_the_log(
     standing.end_services(said.append)
 
 
+def test_what_was_registered_is_told_by_kind() -> None:
+    made = ["work pool relax", "deployment train/a", "deployment train/b", "automation relax: goes on"]
+    assert standing._by_kind(made).splitlines() == [
+        "work pool relax",
+        "         deployments train/a, train/b",
+        "         automation relax: goes on",
+    ]
+
+
 def test_long_waits_are_told(started: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing, "TELL_SECONDS", 0.01)
     start, said = services.start_ray, []  # type: ignore[var-annotated]

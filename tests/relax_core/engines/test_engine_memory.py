@@ -128,6 +128,17 @@ def test_it_gives_up_and_takes_again_in_the_order_that_sglang_wants(server: Serv
     assert engine.fits(engine.spec)
 
 
+def test_it_says_that_its_server_starts(server: Server) -> None:
+    engine = started(server)
+    assert engine.status()["url"] == server.url
+    process: Any = engine._process
+    process.living, said = False, []
+    process.start = lambda: said.append(engine.status())
+    engine.start()
+    assert said == [{"busy_with": "start"}]
+    assert engine.status()["url"] == server.url
+
+
 def test_any_order_of_calls_is_right(server: Server) -> None:
     engine = started(server, MEMORY_SAVER)
     calls = [
