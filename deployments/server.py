@@ -5,9 +5,9 @@
 Guarantee: a request to make a flow run of a deployment of Relax whose configuration has a mistake is answered with 409
 and the messages that ``relax train`` would give; every other request, and every answer, is Prefect's own. Where files
 are not on this machine (``RELAX_SUBMITTED_FILES=elsewhere``), they are not looked at. A request that met a busy
-database is answered when the database is free, within a second or so: Prefect's clients would wait two seconds, and its
-interface would show an error. Prefect's lists of packages are those that come with it: no call leaves the machine.
-Pages of other sites are refused (``deployments.origins``).
+database (SQLite) is answered when the database is free, within a second or so: Prefect's clients would wait two
+seconds, and its interface would show an error. Prefect's lists of packages are those that come with it: no call leaves
+the machine. Pages of other sites are refused (``deployments.origins``).
 """
 
 import asyncio
@@ -21,6 +21,7 @@ import anyio.to_thread
 import flows.environment  # noqa: F401  # isort: skip  # what Prefect reads from the environment when it is imported
 from prefect.server.api import collections
 from prefect.server.api.server import create_app as create_prefect_app
+from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
 from deployments.files import RunFiles
 from deployments.origins import OwnPages
@@ -42,7 +43,9 @@ def create_app() -> Any:
     """Prefect's ASGI app behind the check."""
     for view in collections.KNOWN_VIEWS:  # asked of the internet; what comes with Prefect is taken where none answers
         collections.KNOWN_VIEWS[view] = NOWHERE
-    app = Patience(create_prefect_app(final=True))
+    app: Any = create_prefect_app(final=True)
+    if "sqlite" in str(PREFECT_API_DATABASE_CONNECTION_URL.value()):  # PostgreSQL's 503 may come after the work
+        app = Patience(app)
     check = SubmissionCheck(RunFiles(app), files=os.environ.get(FILES_VARIABLE, "here") != "elsewhere")
     return OwnPages(check)
 
@@ -109,29 +112,32 @@ class SubmissionCheck:
         await self._app(scope, _again(body or b"", receive), send)
 
     async def _refusal(self, scope: Any, body: bytes) -> str | None:
-        """What is wrong with a submission; None: nothing, or it is not ours to say."""
+        """What is wrong with a submission, or the first of several; None: nothing, or it is not ours to say."""
         try:
             asked = json.loads(body or b"{}")
-            given = asked.get("parameters") or {}
             path = scope["path"].rpartition("/create_flow_run")[0]
             deployment = await self._ask(scope, path)
             if not deployment or TAG not in deployment.get("tags", []):
                 return None
-            known = (deployment.get("parameter_openapi_schema") or {}).get("properties")
-            if known and (unknown := [name for name in given if name not in known]):  # Prefect would find out later
-                return f"{', '.join(map(str, unknown))}: no such parameter. There are: {', '.join(known)}."
             flow = await self._ask(scope, f"{path.rpartition('/deployments/')[0]}/flows/{deployment['flow_id']}")
-            parameters = {**(deployment.get("parameters") or {}), **given}
-            if not flow or not isinstance(parameters := _plain(parameters), dict):
-                return None  # the flow run itself will see what Prefect makes of a template
-            problems = await anyio.to_thread.run_sync(submission_problems, flow["name"], parameters, self._files)
+            for one in asked if isinstance(asked, list) else [asked]:
+                if flow and (wrong := await self._wrong(flow["name"], deployment, one.get("parameters") or {})):
+                    return wrong
         except Exception as error:  # a check that fails must not stop a server
             log.warning("a submission was not checked: %s: %s", type(error).__name__, error)
-            return None
-        if not problems:
-            return None
+        return None
+
+    async def _wrong(self, flow: str, deployment: dict[str, Any], given: dict[str, Any]) -> str | None:
+        """What is wrong with the parameters of one flow run."""
+        known = (deployment.get("parameter_openapi_schema") or {}).get("properties")
+        if known and (unknown := [name for name in given if name not in known]):  # Prefect would find out later
+            return f"{', '.join(map(str, unknown))}: no such parameter. There are: {', '.join(known)}."
+        parameters = _plain({**(deployment.get("parameters") or {}), **given})
+        if not isinstance(parameters, dict):
+            return None  # the flow run itself will see what Prefect makes of a template
+        problems = await anyio.to_thread.run_sync(submission_problems, flow, parameters, self._files)
         lines = told(problems)
-        return lines[0] if len(lines) == 1 else "\n".join([f"{len(problems)} options are wrong.", *lines])
+        return "\n".join([f"{len(problems)} options are wrong.", *lines]) if len(lines) > 1 else "".join(lines) or None
 
     async def _ask(self, scope: Any, path: str) -> dict[str, Any] | None:
         """What Prefect says to GET ``path``, with the headers of the request that is looked at."""
@@ -166,7 +172,11 @@ class SubmissionCheck:
 
 
 def _makes_flow_run(method: str, path: str) -> bool:
-    return method == "POST" and "/deployments/" in path and path.rstrip("/").endswith("/create_flow_run")
+    return (
+        method == "POST"
+        and "/deployments/" in path
+        and path.rstrip("/").endswith(("/create_flow_run", "/create_flow_run/bulk"))
+    )
 
 
 _LEFT_OUT = object()

@@ -17,6 +17,7 @@ from relax_core.replay.replay import Replay
 from relax_core.replay.span import Stage
 from relax_core.replay.text import replay_lines
 from relax_core.run.session import run_id
+from relax_core.tracking.report import fenced
 
 
 @flow(name="replay")
@@ -46,7 +47,7 @@ def replay(
         run_dir, step, first=first, last=last, changes=changes, out=out or None, model=model or None
     ) as replayed:
         report = replay_stages(replayed)
-    text = "\n".join(["```text", *replay_lines(report), "```"])
+    text = fenced("\n".join(replay_lines(report)))
     create_markdown_artifact(text, key="replay", description=f"{run_dir}, step {step}")
     found = report.to_json()
     if report.equal:

@@ -69,6 +69,15 @@ def test_bad_parameters_are_refused_with_the_rule_s_message_and_make_no_flow_run
     assert prefect.bodies == []
 
 
+def test_of_several_flow_runs_at_once_each_is_checked(post: Post) -> None:
+    prefect = FakePrefect({**DEPLOYMENT, "parameters": {"config_file": "/elsewhere.yaml"}})
+    right, wrong = {"parameters": {"config": {}}}, {"parameters": {"config": {"rollout": {"num_rollout": 0}}}}
+    check = SubmissionCheck(prefect, files=False)
+    assert post(check, [right, right], f"{CREATE}/bulk").status_code == 201
+    answer = post(check, [right, wrong], f"{CREATE}/bulk")
+    assert (answer.status_code, answer.json()["detail"]) == (409, "--num-rollout 0 (parameters): must be 1 or more.")
+
+
 def test_parameters_of_the_deployment_count_where_none_are_given(post: Post) -> None:
     answer = post(SubmissionCheck(FakePrefect(), files=False), {})
     assert "--lr -1.0 (parameters)" in answer.json()["detail"]
