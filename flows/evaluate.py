@@ -25,7 +25,7 @@ from relax_core.config import RelaxConfig, with_options
 from relax_core.rollout.evaluate import evaluate_set
 from relax_core.rollout.hooks import log_evaluation
 from relax_core.run import turns
-from relax_core.run.beside import RunBeside, giving_way
+from relax_core.run.beside import RunBeside
 from relax_core.run.evaluations import Evaluations, evaluation_key
 from relax_core.run.lock import Driven, Evaluated
 from relax_core.run.ports import Backend, EnginesPort
@@ -185,7 +185,7 @@ def _newest(config: RelaxConfig, again: bool) -> dict[str, Any]:
     config = checked(config, "evaluate")
     _require_sets(config)
     run = RunBeside(config, Progress())
-    with giving_way(), run.claimed():
+    with run.claimed():
         found = run.checkpoints.newest()
         if found is None:
             return _nothing(url, f"{url} has no complete checkpoint yet (--save-interval says when it has).")

@@ -107,9 +107,9 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield services
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A headless browser (playwright's ``Browser``)."""
+    """A headless browser (playwright's ``Browser``). While it is there ``asyncio.run`` fails in this process."""
     from browsing import browser as started
 
     with started() as one:

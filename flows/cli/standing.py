@@ -47,6 +47,8 @@ def up(parser: argparse.ArgumentParser, arguments: list[str]) -> int:
     )
     parser.add_argument("--no-worker", action="store_true", help="start no worker: flow runs are for other machines")
     chosen = parser.parse_args(arguments)
+    if chosen.ray_port is not None and chosen.ray_port == chosen.prefect_port:
+        parser.error(f"--ray-port and --prefect-port are both {chosen.ray_port}: expects two ports")
     from relax_core.cluster.standing import Wish, raise_services
 
     command = [sys.executable, "-P", "-m", "deployments.register"]

@@ -14,14 +14,24 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from data.errors import UserError
 from relax_core.cluster import processes
 from relax_core.cluster.ports import LOOPBACK
 
 
 def home() -> Path:
-    """Folder of the services' record and logs."""
+    """Folder of the services' record and logs.
+
+    Raises:
+        UserError: it cannot be made.
+    """
     folder = Path(os.environ.get("RELAX_HOME", "~/.relax")).expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"RELAX_HOME {folder}: cannot be made ({error.strerror}).", "Name a folder that you may write to."
+        ) from error
     return folder
 
 
@@ -53,6 +63,19 @@ class Service:
         """Whether the process lives."""
         return processes.alive(self.pid, self.created)
 
+    def plausible(self) -> bool:
+        """Whether ``start`` may have recorded this."""
+        texts = (self.name, self.address, self.log, self.host, self.folder)
+        numbers = isinstance(self.pid, int) and self.pid >= 0 and isinstance(self.created, int | float)
+        return numbers and all(isinstance(text, str) for text in texts) and self._port_is_one()
+
+    def _port_is_one(self) -> bool:
+        try:
+            _ = self.port
+        except ValueError:
+            return False
+        return True
+
     @property
     def port(self) -> int | None:
         """Of ``address``."""
@@ -65,10 +88,11 @@ def remembered() -> dict[str, Service]:
     try:
         rows: Any = json.loads((home() / "services.json").read_text())
         known = {field.name for field in fields(Service)}
-        return {
+        found = {
             name: Service(**{key: value for key, value in row.items() if key in known}) for name, row in rows.items()
         }
-    except (FileNotFoundError, json.JSONDecodeError, TypeError, AttributeError):
+        return found if all(service.plausible() for service in found.values()) else {}
+    except (OSError, ValueError, TypeError, AttributeError):  # no JSON and no UTF-8 are a ValueError
         return {}
 
 
@@ -83,6 +107,18 @@ def record(services: dict[str, Service]) -> None:
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps({name: asdict(service) for name, service in services.items()}, indent=2))
     temporary.replace(path)
+    ports = former_ports() | {name: service.port for name, service in services.items() if service.port is not None}
+    if ports:
+        (home() / "ports.json").write_text(json.dumps(ports))
+
+
+def former_ports() -> dict[str, int]:
+    """The ports at which services stood the last time, by their names."""
+    try:
+        found: Any = json.loads((home() / "ports.json").read_text())
+        return {str(name): port for name, port in found.items() if isinstance(port, int) and 0 < port < 65536}
+    except (OSError, ValueError, AttributeError):
+        return {}
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from relax_core.cluster.ports import (
     reachable,
     require_free,
 )
-from relax_core.cluster.record import Service, home, log_of, record, recorded, remembered
+from relax_core.cluster.record import Service, former_ports, home, log_of, record, recorded, remembered
 
 QUIET = {
     "DO_NOT_TRACK": "1",
@@ -121,16 +121,16 @@ def _standing(name: str, option: str, port: int | None, host: str | None) -> Ser
 
 
 def _port(name: str, option: str, port: int | None, host: str) -> int:
-    """The port to start at: the wanted one, else that of a service that has died, which whoever was connected still
-    knows, else a free one."""
+    """The port to start at: the wanted one, else that of the last time, which whoever was connected and shells still
+    know, else a free one."""
     if port is not None:
         require_free(port, option, host)
         return port
-    former = remembered().get(name)
+    former = former_ports().get(name)
     with suppress(UserError):
-        if former is not None and former.port is not None:
-            require_free(former.port, option, host)
-            return former.port
+        if former is not None:
+            require_free(former, option, host)
+            return former
     return free_port()
 
 

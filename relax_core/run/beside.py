@@ -5,7 +5,6 @@ Guarantee: of the run nothing is claimed, asked or changed; one at a time looks 
 """
 
 import contextlib
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -16,12 +15,11 @@ import pyarrow as pa
 from data.files import FileStore
 from data.store import RunStore, TableRef
 from relax_core.cluster import services
-from relax_core.cluster.beside import engines_beside, gives_way
+from relax_core.cluster.beside import engines_beside
 from relax_core.config import RelaxConfig, with_options
 from relax_core.config.derived import ACTOR_FOLDER
 from relax_core.config.environment import read_environment_file
 from relax_core.config.problems import raise_problems
-from relax_core.engines.serve import NICENESS
 from relax_core.rewards.pool import RewardPool
 from relax_core.rewards.pools import Pools, Services
 from relax_core.rollout.evaluate import evaluate_set
@@ -159,21 +157,3 @@ class RunBeside(RunPrompts):
         own, problems = read_environment_file(self.config.run.env_file)
         raise_problems(problems)
         return RewardPool(workers, seconds, {**own, **variables})
-
-
-@contextlib.contextmanager
-def giving_way() -> Iterator[None]:
-    """This thread, and what it starts, takes little of the cores while others want them.
-
-    At the end it is as before, where the system allows that: to root. RELAX_EVALUATION_GIVES_WAY=0 switches it off.
-    """
-    if not gives_way():
-        yield
-        return
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(before, NICENESS))
-    try:
-        yield
-    finally:
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, before)

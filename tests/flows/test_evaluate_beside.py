@@ -123,8 +123,7 @@ def test_a_driven_run_is_evaluated_and_not_touched(
     assert name.startswith("run-")
     assert name.endswith("-evaluation")
     assert (version, of, engines.alive) == (4, weights_id, 0)
-    assert seen == [19]  # below the 15 of Ray's actors
-    assert os.getuid() or os.getpriority(os.PRIO_PROCESS, 0) == niceness
+    assert seen == [niceness]  # only the engine gives way: a flow's heart would miss beats
     assert (result["version"], result["skipped"]) == (4, False)
     table = pq.read_table(result["tables"]["sums"])
     assert table.num_rows == 8
@@ -282,7 +281,6 @@ def test_a_real_engine_has_the_converted_weights_and_ends(
         return real(*args, **options)
 
     monkeypatch.setattr(beside, "evaluate_set", watched)
-    monkeypatch.setattr(flow, "giving_way", contextlib.nullcontext)
     monkeypatch.setattr(engines_module, "GIVES_WAY", "UNUSED")  # beside other tests it would take minutes
     before = files(run)
     greedily = with_options(config, {"eval_temperature": 0.0})

@@ -52,10 +52,24 @@ def test_a_process_id_that_was_given_to_another_program_is_left_alone(own_home: 
     psutil.Process(service.pid).kill()
 
 
-def test_a_damaged_record_counts_as_none(own_home: Path) -> None:
+@pytest.mark.parametrize(
+    "record",
+    [
+        *(b"{", b"[]", b"\xff\xfe", b'{"ray": 5}'),
+        b'{"ray": {"name": "ray", "address": "127.0.0.1:1", "pid": "a", "created": "b", "log": ""}}',
+        b'{"ray": {"name": "ray", "address": "127.0.0.1:x", "pid": -1, "created": 0, "log": ""}}',
+    ],
+)
+def test_a_damaged_record_counts_as_none(own_home: Path, record: bytes) -> None:
     own_home.mkdir()
-    (own_home / "services.json").write_text("{")
+    (own_home / "services.json").write_bytes(record)
     assert services.recorded() == {}
+
+
+def test_a_home_that_cannot_be_made_is_told(own_home: Path) -> None:
+    own_home.write_text("")
+    with pytest.raises(UserError, match=r"RELAX_HOME .* cannot be made"):
+        services.recorded()
 
 
 def test_a_port_in_use_is_an_error_that_names_option_and_port(own_home: Path) -> None:
@@ -216,3 +230,15 @@ def test_ray_knows_the_variables_that_are_set_for_it() -> None:
     from ray._private import ray_constants
 
     assert services.LOCAL_ONLY == ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR
+
+
+def test_a_service_comes_back_where_it_was_also_after_it_was_stopped(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(services, "_end", lambda pid: None)
+    port = services.free_port()
+    services.record({"prefect": services.Service("prefect", f"http://127.0.0.1:{port}/api", 0, 0.0, "")})
+    services.stop()
+    assert services._port("prefect", "--prefect-port", None, "127.0.0.1") == port  # shells still know it
+    (own_home / "ports.json").write_text("[")
+    assert services._port("prefect", "--prefect-port", None, "127.0.0.1") != 0  # any free one
