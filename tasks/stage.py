@@ -50,7 +50,8 @@ class Stage:
     def __call__(self, run: RunSession, step: int, *inputs: StageRecord) -> StageRecord:
         with UNTAGGED():
             outcome = self._task(run, step, inputs)
-        return outcome.result() if isinstance(outcome, State) else outcome
+        record: StageRecord = _value(outcome)
+        return record
 
     def known(self, run: RunSession, step: int, *inputs: StageRecord) -> StageRecord | None:
         """The record of this very stage if it is finished."""
@@ -82,6 +83,13 @@ class Stage:
         run.events.add("stage_finished", step, self.name, seconds=round(seconds, 3))
         stage_log.finished(run, self.name, record, seconds)
         return _done_again(deaths, record) if deaths else record
+
+
+def _value(outcome: Any) -> Any:
+    """What a task returned; Prefect calls a state that carries None one without a result."""
+    if not isinstance(outcome, State):
+        return outcome
+    return None if outcome.data is None else outcome.result()
 
 
 def _done_again(deaths: list[str], outcome: Any) -> State:
@@ -156,7 +164,7 @@ def action(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def call(run: RunSession, step: int, *inputs: Any) -> Any:
             with UNTAGGED():
                 outcome = run_task(run, step, inputs)
-            return outcome.result() if isinstance(outcome, State) else outcome
+            return _value(outcome)
 
         call.__name__ = call.__qualname__ = name
         call.__doc__ = work.__doc__

@@ -4,6 +4,8 @@ import functools
 import logging
 import os
 import re
+import signal
+import threading
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -14,6 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    # a shell's background job: all that tests start would be deaf to Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LANES = {"engines": ("e2e", "sglang", "ray"), "trainers": ("megatron",), "standing": ("standing",)}
 """With `-n`, files that use one of these marks stay together in one process: a Ray head, an engine, and the memory that

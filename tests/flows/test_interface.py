@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 
+from relax_core.run.session import run_id
+
 pytestmark = [pytest.mark.standing, pytest.mark.e2e]
 
 SCRIPT = Path(__file__).parents[1] / "shown_run.py"
@@ -35,9 +37,9 @@ def seen(standing: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         def ask(path: str, **body: Any) -> Any:
             return client.post(f"/{path}/filter", json={"limit": 200, **body}).raise_for_status().json()
 
-        (whole,) = [one for one in ask("flow_runs") if one["name"].startswith("run-") and "/" not in one["name"]]
-        runs = {one["name"]: one for one in ask("flow_runs", flow_runs={"tags": {"all_": whole["tags"]}})}
-        artefacts = [one for one in ask("artifacts") if str(one["key"]).startswith(whole["name"])]
+        name = run_id(str(folder / "run"))
+        runs = {one["name"]: one for one in ask("flow_runs", flow_runs={"tags": {"all_": [name]}})}
+        artefacts = [one for one in ask("artifacts") if str(one["key"]).startswith(name)]
         yield Seen(standing.ui, str(folder / "run"), runs, artefacts, ask)
 
 
@@ -118,13 +120,13 @@ def test_cancel_ends_a_run_that_no_worker_watches_over(standing: Any, tmp_path: 
     driver = subprocess.Popen(command, env=standing.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         with httpx.Client(base_url=standing.api, timeout=30) as client:
-            running = {"state": {"name": {"any_": ["Running"]}}, "name": {"like_": "/step-000001"}}
+            whole = {"tags": {"all_": [run_id(str(tmp_path / "run"))]}}  # other tests' runs are there too
+            running = {"state": {"name": {"any_": ["Running"]}}, "name": {"like_": "/step-000001"}, **whole}
             until = time.monotonic() + 120
-            while not (steps := client.post("/flow_runs/filter", json={"flow_runs": running}).json()):
+            while not client.post("/flow_runs/filter", json={"flow_runs": running}).json():
                 assert driver.poll() is None
                 assert time.monotonic() < until
                 time.sleep(0.5)
-            whole = {"tags": {"all_": steps[0]["tags"]}}
             runs = client.post("/flow_runs/filter", json={"flow_runs": whole}).json()
             run = min(runs, key=lambda one: len(one["name"]))["id"]
             client.post(f"/flow_runs/{run}/set_state", json={"state": {"type": "CANCELLING"}}).raise_for_status()

@@ -127,7 +127,7 @@ while True:
 
 @pytest.mark.parametrize(("sign", "text"), [(signal.SIGINT, "stopped"), (signal.SIGTERM, "ended by SIGTERM")])
 def test_what_does_not_end_in_order_ends_at_the_limit(sign: signal.Signals, text: str) -> None:
-    run = Terminal([STUCK, "0.5", "0"])
+    run = Terminal([STUCK, "3", "0"])  # time enough for a busy machine to say that it is deaf
     run.wait_for("works")
     run.send(sign)
     assert run.end() == 128 + sign
