@@ -1,6 +1,6 @@
 """Tokens a second of a training step, on one GPU: the trainer alone, without engines, Ray and Prefect.
 
-    python benchmarks/gpu/trainer_speed.py [--repeats 6] [--samples 8] [--length 2048] [--profile kernels.txt] [-- options]
+    python benchmarks/gpu/trainer_speed.py [--repeats 6] [--samples 8] [--length 2048] [--profile FILE] [-- options]
     python benchmarks/gpu/trainer_speed.py --rehearse      # without a GPU: a tiny model, in float32
 
 A random model of Qwen3-0.6B's shape (28 layers, hidden 1024, FFN 3072, 16 heads and 8 KV heads of 128, vocabulary
