@@ -84,9 +84,8 @@ def measure(folder: Path, chosen: argparse.Namespace) -> None:
         share = "" if peak is None else f"  {100 * flops / seconds / peak:.0f}% of {peak / 1e12:.0f} TFLOP/s"
         memory = "" if peak is None else f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
         phases = " ".join(f"{name} {1000 * value:.0f}" for name, value in result.seconds.items())
-        print(
-            f"step {number}: {1000 * seconds:.0f} ms  {result.tokens / seconds:,.0f} tokens/s{share}{memory}  [{phases}]"
-        )
+        rate = f"{result.tokens / seconds:,.0f} tokens/s"
+        print(f"step {number}: {1000 * seconds:.0f} ms  {rate}{share}{memory}  [{phases}]")
 
 
 def words(folder: Path, chosen: argparse.Namespace, length: int) -> list[str]:
