@@ -12,12 +12,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from data.errors import UserError
+from data.errors import Lost, UserError
 from relax_core.rollout.sample import Response
 from relax_core.weights.label import version_of
 
 NO_ENGINE = -1
 """Version of a token that no engine made."""
+
+UNSYNCED = "default"
+"""What SGLang calls weights that nobody has named."""
 
 
 class Completion(Response, Protocol):
@@ -213,7 +216,8 @@ def _versions(completion: Completion, length: int, sample_id: str) -> NDArray[np
     spans = tuple(completion.spans) or (((labels[0], 0, length),) if len(labels) == 1 else ())
     versions = [version for label, *_ in spans if (version := version_of(label)) is not None]
     if len(versions) < len(spans) or None in map(version_of, labels):
-        raise UserError(
+        unsynced = set(labels) == {UNSYNCED}  # one that was just replaced, and whose weights are still on their way
+        raise (Lost if unsynced else UserError)(
             f"The engine answered sample {sample_id} with the weight versions "
             f"{', '.join(map(repr, labels))}, which are no numbers.",
             "Weights must come from this run: let it sync them, or start the engine with --weight-version 0.",

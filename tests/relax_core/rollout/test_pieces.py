@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import UserError
+from data.errors import Lost, UserError
 from relax_core.rollout.pieces import Pieces, reduced, stop_across
 
 
@@ -160,3 +160,12 @@ def test_a_stop_string_across_a_boundary_cuts_off_what_came_after_it():
 def test_what_an_engine_says_of_its_weights_must_fit(more, says):
     with pytest.raises(UserError, match=says):
         Pieces("s", {}).add(piece(1, 2, **more), 1)
+
+
+def test_an_engine_that_has_no_weights_of_the_run_yet_is_asked_again() -> None:
+    # one that was just replaced, by another thread of the run: the stage is done again once it has them
+    with pytest.raises(Lost):
+        Pieces("s", {}).add(piece(1, 2, weight_versions=("default",)), 1)
+    with pytest.raises(UserError) as mistake:
+        Pieces("s", {}).add(piece(1, 2, weight_versions=("mine",)), 1)
+    assert not isinstance(mistake.value, Lost)
