@@ -37,6 +37,7 @@ from relax_core.tracking.step_table import metric_rows, step_text
 from relax_core.tracking.summary import resume_command
 from tasks import stage_log
 from tasks.cancelled import heeding_cancel
+from tasks.keys import artefact_key
 from tasks.served import file_server
 
 log = logging.getLogger(__name__)
@@ -103,11 +104,6 @@ def _address(run: RunSession) -> str:
     return run.store.uri().rstrip("/")
 
 
-def _key(run: RunSession, what: str) -> str:
-    """Prefect allows lower-case letters, digits and dashes."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in f"{run.id}-{what}".lower())
-
-
 class Shown:
     """What a run shows while it goes on. Made by ``shown``."""
 
@@ -171,7 +167,7 @@ class Shown:
         if self._summary:
             _rewrite(self._summary[0], text)
             return
-        made_now = create_markdown_artifact(text, key=_key(self._run, "summary"), description=store.url)
+        made_now = create_markdown_artifact(text, key=artefact_key(self._run.id, "summary"), description=store.url)
         self._summary += [made_now] if isinstance(made_now, UUID) else []
 
 
@@ -205,7 +201,7 @@ def shown(run: RunSession, done: int) -> Iterator[Shown]:
 def _start(run: RunSession, done: int) -> UUID | None:
     """The run's progress bar."""
     identifier = create_progress_artifact(
-        100.0 * done / run.total_steps, key=_key(run, "progress"), description=_bar_text(run, done, {})
+        100.0 * done / run.total_steps, key=artefact_key(run.id, "progress"), description=_bar_text(run, done, {})
     )
     return identifier if isinstance(identifier, UUID) else None
 
@@ -227,7 +223,7 @@ def step(run: RunSession, number: int, manifest: Mapping[str, Any]) -> None:
     """A step's metrics and seconds, and its files."""
     before = run.store.read_manifest(number - 1) if number else None
     description = step_text(_address(run), number, manifest, file_server(_address(run)))
-    create_table_artifact(metric_rows(manifest, before), key=_key(run, "step"), description=description)
+    create_table_artifact(metric_rows(manifest, before), key=artefact_key(run.id, "step"), description=description)
 
 
 def _rewrite(identifier: UUID, text: str) -> None:

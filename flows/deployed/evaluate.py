@@ -18,6 +18,7 @@ from flows.deployed.own import introduce
 from relax_core.config.examine import accept, examine_given
 from relax_core.config.submitted import given_parameters, run_file_of
 from relax_core.run.session import run_id
+from tasks.keys import artefact_key
 
 
 @flow(name="evaluate")
@@ -44,7 +45,7 @@ def evaluate(*, run_dir: str, again: bool = False, config: SubmittedConfig) -> S
         return Completed(name="Skipped", message=result["reason"], data=result)
     rows = [{"metric": metric, "value": value} for metric, value in sorted(result["metrics"].items())]
     create_table_artifact(
-        rows, key=f"{_key(name)}-evaluation", description=f"{run_dir} after {result['version']} steps"
+        rows, key=artefact_key(name, "evaluation"), description=f"{run_dir} after {result['version']} steps"
     )
     return Completed(message=f"weights after {result['version']} steps", data=result)
 
@@ -56,7 +57,3 @@ def _options(config: SubmittedConfig, run_dir: str) -> dict[str, Any]:
         raise UserError(f"run_dir is {run_dir}, and run.run_dir of config is {named}.", "Leave one of them out.")
     options["run"] = {**options.get("run", {}), "run_dir": run_dir}
     return options
-
-
-def _key(name: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in name.lower())
