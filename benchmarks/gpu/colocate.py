@@ -15,24 +15,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-# processes that Ray and the engine start find the project by this
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+from models import SIZES, write_model
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "135m": {"layers": 30, "hidden": 576, "heads": 9, "kv_heads": 3, "ffn": 1536, "tie": True, "vocab": 4096},
-    "0.9b": {"layers": 28, "hidden": 2048, "heads": 16, "kv_heads": 8, "ffn": 3072, "tie": True, "vocab": 4096},
-}
-"""Shapes of the random models. Heads are of 64 and of 128: the latter is what FA3 is often cut to."""
 TURNS = ("generate", "score", "train", "hand_over", "save")
 ALIKE = {"bf16": 0.2, "float32": 1e-3}
 """Largest mean difference of log-probabilities between engine and trainer; other weights give 1 and more."""
@@ -95,7 +85,7 @@ def options(folder: Path, size: str, steps: int, rehearse: bool) -> list[str]:
         return given
     server = {
         "--sglang-mem-fraction-static": "0.7",
-        "--sglang-attention-backend": "fa3" if size == "0.9b" else "triton",
+        "--sglang-attention-backend": "fa3" if SIZES[size]["head"] == 128 else "triton",
         "--sglang-sampling-backend": "pytorch",
         "--sglang-grammar-backend": "none",
         "--sglang-max-running-requests": "256",
@@ -120,15 +110,12 @@ def measure(folder: Path, chosen: argparse.Namespace) -> int:
     os.environ.setdefault("PREFECT_HOME", str(folder / "prefect"))
     os.environ["RELAX_HOME"] = str(folder / "relax")
     Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-    from tiny import make_tiny
-
     from flows.cli.run import _quiet_logs
     from relax_core.config.examine import accept, examine_given
     from relax_core.config.parser import read_given
 
     size = "tiny" if chosen.rehearse else chosen.size
-    # random logits near zero, as of a trained model: bfloat16 then rounds probabilities alike in engine and trainer
-    make_tiny(folder / "model", **SIZES[size], **({} if size == "tiny" else {"initializer_range": 0.02}))
+    write_model(folder / "model", size)
     rows = [{"input": f"{a} + {b} =", "label": str(a + b)} for a in range(16) for b in range(16)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = read_given([*options(folder, size, chosen.steps, chosen.rehearse), *chosen.more], {})

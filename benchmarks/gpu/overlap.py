@@ -19,8 +19,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from colocate import SIZES, keep_logs
+from colocate import keep_logs
 from colocate import options as colocated
+from models import SIZES, write_model
 
 MODES: dict[str, list[str]] = {
     "one after another": ["--true-on-policy-mode"],
@@ -47,8 +48,6 @@ def main() -> int:
 
 def measure(folder: Path, mode: str, chosen: argparse.Namespace) -> list[dict[str, Any]]:
     """The manifests of a run's steps, with the time of each commit."""
-    from tiny import make_tiny
-
     from data.store import RunStore
     from flows.cli.run import _quiet_logs
     from flows.train import train
@@ -59,7 +58,7 @@ def measure(folder: Path, mode: str, chosen: argparse.Namespace) -> list[dict[st
     size = "tiny" if chosen.rehearse else chosen.size
     place = folder / mode.replace(" ", "-")
     place.mkdir()
-    make_tiny(place / "model", **SIZES[size], **({} if size == "tiny" else {"initializer_range": 0.02}))
+    write_model(place / "model", size)
     rows = [{"input": f"{a} + {b} =", "label": str(a + b)} for a in range(16) for b in range(16)]
     (place / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = [word for word in colocated(place, size, chosen.steps, chosen.rehearse) if word not in SHARED]

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from colocate import SIZES
 from colocate import options as colocated
+from models import SIZES, write_model
 
 FIRST = 6
 """Steps before the evaluation; engines and caches are warm by then."""
@@ -73,15 +73,13 @@ def measure(folder: Path, chosen: argparse.Namespace) -> int:
 
 def written(folder: Path, chosen: argparse.Namespace) -> Path:
     """The run file, with model and prompts beside it."""
-    from tiny import make_tiny
-
     from relax_core.config.options import get_option
     from relax_core.config.parser import read_given
     from relax_core.config.sections import RelaxConfig
     from relax_core.config.sources import COMMAND_LINE
 
     size = "tiny" if chosen.rehearse else chosen.size
-    make_tiny(folder / "model", **SIZES[size], **({} if size == "tiny" else {"initializer_range": 0.02}))
+    write_model(folder / "model", size)
     rows = [{"input": f"{a} + {b} =", "label": str(a + b)} for a in range(16) for b in range(16)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = colocated(folder, size, chosen.steps, chosen.rehearse)

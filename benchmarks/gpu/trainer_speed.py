@@ -19,24 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-SHAPE = {
-    "vocab_size": 151936,
-    "hidden_size": 1024,
-    "intermediate_size": 3072,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "max_position_embeddings": 4096,
-    "tie_word_embeddings": True,
-}
-TINY = {**SHAPE, "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
-TINY |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+from models import SIZES, write_model
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="0.6b")
     parser.add_argument("--repeats", type=int, default=6)
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--length", type=int, default=2048, help="tokens of a sample, 64 of them the prompt")
@@ -56,9 +44,10 @@ def measure(folder: Path, chosen: argparse.Namespace) -> None:
     from relax_core.config.parser import read_given
     from relax_core.training.trainer import Trainer
 
-    shape, device = (TINY, "cpu") if chosen.rehearse else (SHAPE, "cuda")
+    size, device = ("tiny", "cpu") if chosen.rehearse else (chosen.size, "cuda")
+    shape = SIZES[size]
     length = 96 if chosen.rehearse else chosen.length
-    write_model(folder / "model", shape)
+    write_model(folder / "model", size)
     (folder / "prompts.jsonl").write_text('{"input": "1 + 1 =", "label": "2"}\n')
     given = read_given([*words(folder, chosen, length), *chosen.more], {})
     assert not given.notes, given.notes
@@ -72,7 +61,7 @@ def measure(folder: Path, chosen: argparse.Namespace) -> None:
     peak = None if chosen.rehearse else matmul_rate()
     flops = flops_of(shape, chosen.samples, length)
     for number in range(chosen.repeats + bool(chosen.profile)):
-        batch = batch_of(store, number, chosen.samples, length, shape["vocab_size"])
+        batch = batch_of(store, number, chosen.samples, length, shape["vocab"])
         if number == chosen.repeats:
             profiled(trainer, number, batch, store.url, chosen.profile)
             break
@@ -106,18 +95,6 @@ def words(folder: Path, chosen: argparse.Namespace, length: int) -> list[str]:
     return [*(word for pair in given.items() for word in pair), "--use-dynamic-batch-size", *exact]
 
 
-def write_model(folder: Path, shape: dict[str, Any]) -> None:
-    """A random model in Hugging Face format, with a tokenizer that nobody uses."""
-    import torch
-    from tiny import _tokenizer
-    from transformers import Qwen3Config, Qwen3ForCausalLM
-
-    torch.manual_seed(0)
-    dtype = torch.float32 if shape is TINY else torch.bfloat16
-    Qwen3ForCausalLM(Qwen3Config(**shape, initializer_range=0.02)).to(dtype).save_pretrained(folder)
-    _tokenizer(512, None, ()).save_pretrained(folder)
-
-
 def batch_of(store: Any, number: int, samples: int, length: int, vocab: int) -> Any:
     """Random tokens with advantages, stored."""
     from data.ragged import Ragged
@@ -149,11 +126,11 @@ def batch_of(store: Any, number: int, samples: int, length: int, vocab: int) -> 
 
 def flops_of(shape: dict[str, Any], samples: int, length: int) -> float:
     """Of a forward and a backward pass: 6 for each weight of a matrix and token, and attention's products."""
-    hidden, head = shape["hidden_size"], shape["head_dim"]
-    queries, keys = shape["num_attention_heads"] * head, shape["num_key_value_heads"] * head
-    layer = hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * shape["intermediate_size"]
-    weights = shape["num_hidden_layers"] * layer + hidden * shape["vocab_size"]
-    attention = shape["num_hidden_layers"] * 6 * queries * length * length  # causal: half of 12
+    hidden, head = shape["hidden"], shape["head"]
+    queries, keys = shape["heads"] * head, shape["kv_heads"] * head
+    layer = hidden * (queries + 2 * keys) + queries * hidden + 3 * hidden * shape["ffn"]
+    weights = shape["layers"] * layer + hidden * shape["vocab"]
+    attention = shape["layers"] * 6 * queries * length * length  # causal: half of 12
     return samples * (6.0 * weights * length + attention)
 
 

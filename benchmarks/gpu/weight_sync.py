@@ -22,9 +22,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from colocate import SIZES, options
+from colocate import options
+from models import SIZES, write_model
 
-ROOT = Path(__file__).resolve().parents[2]
 CALLS = (
     "set_weight_version",
     "weight_version",
@@ -50,8 +50,6 @@ def main() -> None:
 
 def measure(folder: Path, chosen: argparse.Namespace) -> None:
     os.environ |= {"NCCL_CUMEM_ENABLE": "0", "OMP_WAIT_POLICY": "passive", "GLOO_SOCKET_IFNAME": "lo"}
-    from tiny import make_tiny
-
     from relax_core.config.examine import prepare
     from relax_core.config.parser import read_given
     from relax_core.engines.actor import SGLangEngine
@@ -63,7 +61,7 @@ def measure(folder: Path, chosen: argparse.Namespace) -> None:
 
     size = "tiny" if chosen.rehearse else chosen.size
     device = "cpu" if chosen.rehearse else "cuda"
-    make_tiny(folder / "model", **SIZES[size], **({} if size == "tiny" else {"initializer_range": 0.02}))
+    write_model(folder / "model", size)
     (folder / "prompts.jsonl").write_text('{"input": "1 + 1 =", "label": "2"}\n')
     config = prepare(read_given(options(folder, size, 1, chosen.rehearse), {}).config, "train", None)
     spent: dict[str, float] = defaultdict(float)
