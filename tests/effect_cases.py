@@ -162,6 +162,7 @@ CASES: dict[str, Case] = {
     "custom_eval_rollout_log_function_path": Case(probes.own_metrics, "{folder}/mine.py:log_evaluation"),
     "update_weight_buffer_size": training("pushed", 1024),
     "check_weight_update_equal": training("pushed", True),
+    "checkpoint_engine_backend": training("pushed", "gloo"),
     # Engines
     "sglang_mem_fraction_static": Case(probes.engines, 0.5),
     "sglang_server_concurrency": Case(probes.engines, 8),
@@ -201,6 +202,7 @@ CASES: dict[str, Case] = {
     "recompute_num_layers": training("model_settings", 2, **AGAIN),
     "recompute_loss_function": training("products", True),
     "log_probs_chunk_size": training("products", 4),
+    "disable_compile": training("compiled_layers", True, bf16=True),
     "train_env_vars": Case(run.ranks_variables, {"COLOUR": "red"}),
     # Optimiser
     "lr": training("optimizer_settings", 0.1),

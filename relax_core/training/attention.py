@@ -6,12 +6,10 @@ flash attention). It rotates queries and keys itself, with tables that the micro
 recomputes angles or reads lengths back from the device. Needs torch only.
 """
 
-import functools
-import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -108,9 +106,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scale: f
         [T, heads, head_dim].
     """
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):  # flash attention knows no float32
-        kernel = _varlen_kernel()
-        if kernel is not None:
-            return kernel(query, key, value, packing, scale)
+        return flash(query, key, value, packing.cu_seqlens, packing.longest, scale)
     outputs = []
     lengths = list(packing.lengths)
     for one_query, one_key, one_value in zip(
@@ -128,29 +124,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scale: f
     return torch.cat(outputs)
 
 
-@functools.cache
-def _varlen_kernel() -> Any:
-    """torch's variable-length attention behind one signature, or None in a torch that has none.
+def flash(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, scale: float | None) -> Tensor:
+    """Variable-length flash attention, causal within each sequence; key-value heads are shared, not repeated.
 
-    Its arguments changed between torch 2.10 and 2.13: causality is a window (-1, 0) or a flag, and only newer ones
-    share key-value heads.
+    torch's public ``varlen_attn`` shares them since 2.13 only; this operator beneath it always has.
+
+    Args:
+        query, key, value: float16 or bfloat16 on a GPU, as of :func:`attend`.
+        bounds: int32 [N + 1], where each sequence begins and, last, T.
+        longest: tokens of the longest sequence.
     """
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    known = inspect.signature(varlen_attn).parameters
-
-    def kernel(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scale: float | None) -> Tensor:
-        options: dict[str, Any] = {"window_size": (-1, 0)} if "window_size" in known else {"is_causal": True}
-        if scale is not None:
-            options["scale"] = scale
-        shared = query.shape[1] // key.shape[1]
-        if shared > 1 and "enable_gqa" in known:
-            options["enable_gqa"] = True
-        elif shared > 1:
-            key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
-        bounds, longest = packing.cu_seqlens, packing.longest
-        return cast(Tensor, varlen_attn(query, key, value, bounds, bounds, longest, longest, **options))
-
-    return kernel
+    found = torch.ops.aten._flash_attention_forward(
+        query, key, value, bounds, bounds, longest, longest, 0.0, True, False, scale=scale
+    )
+    return found[0]  # type: ignore[no-any-return]

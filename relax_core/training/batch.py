@@ -130,7 +130,7 @@ class TrainingBatch:
             empty = torch.zeros(0, dtype=torch.int64)
             nothing = empty.to(device)
             one = torch.zeros(1, dtype=torch.int64, device=device)
-            return MicroBatch(one, [1], nothing, nothing, empty, response_offsets=one, total_lengths=[], samples=[])
+            return MicroBatch(one, [1], nothing, nothing, empty, nothing, one, total_lengths=[], samples=[])
         chosen = np.asarray(samples, dtype=np.int64)
         starts, lengths = self.tokens.offsets[chosen], self.tokens.lengths[chosen]
         first, responses = self.response_offsets[chosen], np.diff(self.response_offsets)[chosen]
@@ -139,14 +139,15 @@ class TrainingBatch:
         packed = np.cumsum(inputs) - inputs
 
         def place(numbers: NDArray[np.int64]) -> Tensor:
-            return torch.from_numpy(numbers).to(device, non_blocking=True)
+            return to_device(torch.from_numpy(numbers), device)
 
         return MicroBatch(
             tokens=place(self.tokens.values[_ranges(starts, inputs)].astype(np.int64)),
             lengths=inputs.tolist(),
             rows=place(_ranges(packed + prompts - 1, responses)),
             targets=place(self.tokens.values[_ranges(starts + prompts, responses)].astype(np.int64)),
-            flat=torch.from_numpy(_ranges(first, responses)),
+            flat=torch.from_numpy(flat := _ranges(first, responses)),
+            places=place(flat),
             response_offsets=place(np.append(0, np.cumsum(responses))),
             total_lengths=lengths.tolist(),
             samples=chosen.tolist(),
@@ -163,6 +164,7 @@ class MicroBatch:
         rows: int64 [r], positions in ``tokens`` whose next token is a response token.
         targets: int64 [r], those next tokens.
         flat: int64 [r] on the CPU, their places in the batch's flat tensors.
+        places: the same on the device.
         response_offsets: int64 [n + 1], where each of the n samples' response tokens begin among the r.
         total_lengths: tokens of each sample with its prompt.
         samples: numbers of the samples in the batch.
@@ -173,9 +175,43 @@ class MicroBatch:
     rows: Tensor
     targets: Tensor
     flat: Tensor
+    places: Tensor
     response_offsets: Tensor
     total_lengths: list[int]
     samples: list[int]
+
+
+class Columns:
+    """Flat columns [R] of a batch, which go to a device as a whole when they are first wanted there.
+
+    Args:
+        columns: on the CPU; None where there is no such column.
+    """
+
+    def __init__(self, **columns: Tensor | None) -> None:
+        self._on: dict[torch.device, dict[str, Tensor | None]] = {torch.device("cpu"): columns}
+
+    def take(self, name: str, places: Tensor) -> Tensor:
+        """[r] of a column that there is, at these places and on their device."""
+        found = self.find(name, places)
+        assert found is not None
+        return found
+
+    def find(self, name: str, places: Tensor) -> Tensor | None:
+        """As ``take``; None where there is no such column."""
+        device = places.device
+        if device not in self._on:
+            here = self._on[torch.device("cpu")].items()
+            self._on[device] = {key: None if column is None else to_device(column, device) for key, column in here}
+        column = self._on[device][name]
+        return None if column is None else column[places]
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """A copy there, for which the host does not wait: from ordinary memory it would, until the GPU comes to it."""
+    if device.type != "cuda":
+        return values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 def _ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,12 +11,15 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from data.errors import UserError
+from relax_core.algorithms.compiled import want_compiled
 from relax_core.config.derived import needs_reference, needs_teacher
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.checkpoint import Checkpointer, load_weights
 from relax_core.training.critic import Values, build_critic
+from relax_core.training.device_step import decides
 from relax_core.training.distributed import Layout, together
 from relax_core.training.freeze import freeze, freezes
+from relax_core.training.fused_layer import fuse
 from relax_core.training.model import ModelShape, PolicyModel, build_policy, transformer_config
 from relax_core.training.optimizer import build_optimizer
 from relax_core.training.origin import (
@@ -44,6 +47,7 @@ class Parts:
         model: the policy, or the critic, in Megatron's data-parallel wrapper.
         reference: None where nothing compares with one.
         teacher: None where there is none in the trainer.
+        decided_on_device: see ``device_step``.
     """
 
     model: Any
@@ -53,6 +57,7 @@ class Parts:
     checkpointer: Checkpointer
     reference: WeightCopy | None
     teacher: WeightCopy | None
+    decided_on_device: bool
 
 
 def build_parts(config: RelaxConfig, layout: Layout, device: torch.device, role: Role = "actor") -> Parts:
@@ -88,12 +93,27 @@ def build_parts(config: RelaxConfig, layout: Layout, device: torch.device, role:
     _load(policy, start)
     copies |= {name: WeightCopy(policy) for name in others if name not in copies}
     model = wrap(config, megatron, policy)
+    compile_layers(config, policy, megatron)
     optimizer = build_optimizer(config, model)
     megatron.grad_scale_func = optimizer.scale_loss if config.backend.fp16 else None
     schedule = build_schedule(config, optimizer)
     checkpointer = Checkpointer(model, optimizer, schedule, layout, freezes(config))
     passes = Passes(model, _readout(config, model, role), layout, device)
-    return Parts(model, optimizer, schedule, passes, checkpointer, copies.get("reference"), copies.get("teacher"))
+    reference, teacher = copies.get("reference"), copies.get("teacher")
+    on_device = decides(optimizer, device)
+    return Parts(model, optimizer, schedule, passes, checkpointer, reference, teacher, on_device)
+
+
+def compile_layers(config: RelaxConfig, policy: PolicyModel, megatron: Any) -> bool:
+    """Say what torch compiles where tensors are on a GPU (``--disable-compile``: nothing); whether whole layers are.
+
+    Weights that other ranks send while layers run (``--overlap-param-gather``) are waited for by Megatron's modules,
+    which a compiled layer would pass by.
+    """
+    want_compiled(not config.training.disable_compile)
+    if config.training.disable_compile or config.optimizer.overlap_param_gather:
+        return False
+    return fuse(policy.decoder, megatron)
 
 
 def _readout(config: RelaxConfig, model: torch.nn.Module, role: Role) -> Readout:

@@ -16,7 +16,7 @@ from data.errors import UserError
 from relax_core.algorithms.assemble import ValueObjective
 from relax_core.algorithms.loss_parts import LossOptions
 from relax_core.config.sections import RelaxConfig
-from relax_core.training.batch import MicroBatch, TrainingBatch
+from relax_core.training.batch import Columns, MicroBatch, TrainingBatch
 from relax_core.training.loss import weigh
 from relax_core.training.megatron import MegatronModule, TransformerConfig, tensor_parallel
 from relax_core.training.model import ModelShape, PolicyModel, mark_split_weights, unwrap
@@ -113,8 +113,8 @@ class ValueStep:
     def __init__(
         self, config: RelaxConfig, batch: TrainingBatch, samples: tuple[int, int], first: bool = False
     ) -> None:
-        self._batch, self._old = batch, old_values(batch)
-        _, self._weights = weigh(batch, samples, config.optimizer.calculate_per_token_loss)
+        _, weights = weigh(batch, samples, config.optimizer.calculate_per_token_loss)
+        self._columns = Columns(old=old_values(batch), returns=batch.returns, mask=batch.mask, weights=weights)
         self._objective = ValueObjective(LossOptions(value_clip=config.algorithm.value_clip))
         nothing = torch.zeros(0)
         parts = self._objective(*(nothing,) * 5)
@@ -126,12 +126,8 @@ class ValueStep:
         Args:
             values: [r] of the critic that is trained.
         """
-
-        def take(column: Tensor) -> Tensor:
-            return column[micro.flat].to(values.device, non_blocking=True)
-
-        batch = self._batch
-        parts = self._objective(values, *map(take, (self._old, batch.returns, batch.mask, self._weights)))
+        columns = (self._columns.take(name, micro.places) for name in ("old", "returns", "mask", "weights"))
+        parts = self._objective(values, *columns)
         sums = torch.stack([parts.sums[name].double() for name in self.sums])
         return parts.loss, sums, sums.new_zeros(0)
 

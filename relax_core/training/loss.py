@@ -24,7 +24,7 @@ from relax_core.algorithms.reduce import StepSize, step_weights
 from relax_core.algorithms.registry import get_estimator
 from relax_core.algorithms.sequences import Sequences
 from relax_core.config.sections import RelaxConfig
-from relax_core.training.batch import MicroBatch, TrainingBatch
+from relax_core.training.batch import Columns, MicroBatch, TrainingBatch
 from relax_core.training.hooks import LossFunctions
 
 
@@ -114,9 +114,18 @@ class StepLoss:
         functions: LossFunctions = LossFunctions(),  # noqa: B008  (never changed)
         size: StepSize | None = None,
     ) -> None:
-        self._batch, self._scores, self._first = batch, scores, first
+        self._first = first
         options = loss_options(config)
         size, self.weights = weigh(batch, samples, options.calculate_per_token_loss, size)
+        self._columns = Columns(
+            advantages=batch.advantages,
+            mask=batch.mask,
+            weights=self.weights,
+            old=scores.old,
+            reference=scores.reference,
+            rollout=batch.rollout_log_probs,
+            trainer=scores.trainer,
+        )
         offsets = batch.response_offsets[samples[0] : samples[1] + 1]
         flat, relative = torch.arange(int(offsets[0]), int(offsets[-1])), torch.from_numpy(offsets - offsets[0])
         zeros = torch.zeros(len(flat))
@@ -154,7 +163,7 @@ class StepLoss:
             UserError: a user's function gave something else than it should.
         """
         parts = self._objective(
-            self._tokens(log_probs, entropy, micro.flat, micro.response_offsets, micro.total_lengths)
+            self._tokens(log_probs, entropy, micro.places, micro.response_offsets, micro.total_lengths)
         )
         if parts.sums.keys() != set(self.sums):
             found = ", ".join(sorted(parts.sums.keys() ^ set(self.sums)))
@@ -171,25 +180,20 @@ class StepLoss:
         return {name: value for name, value in metrics.items() if not (undefined and name == "importance_ess")}
 
     def _tokens(
-        self, log_probs: Tensor, entropy: Tensor, flat: Tensor, offsets: Tensor, total_lengths: list[int]
+        self, log_probs: Tensor, entropy: Tensor, places: Tensor, offsets: Tensor, total_lengths: list[int]
     ) -> Tokens:
-        def take(values: Tensor) -> Tensor:
-            return values[flat].to(log_probs.device, non_blocking=True)
-
-        def score(values: Tensor | None) -> Tensor | None:
-            return None if values is None else take(values)
-
+        take, find = self._columns.take, self._columns.find
         return Tokens(
             log_probs=log_probs,
-            advantages=take(self._batch.advantages),
-            mask=take(self._batch.mask),
-            weights=take(self.weights),
+            advantages=take("advantages", places),
+            mask=take("mask", places),
+            weights=take("weights", places),
             sequences=Sequences(offsets),
             entropy=entropy,
-            old_log_probs=score(self._scores.old),
-            ref_log_probs=score(self._scores.reference),
-            rollout_log_probs=take(self._batch.rollout_log_probs),
-            train_log_probs=score(self._scores.trainer),
+            old_log_probs=find("old", places),
+            ref_log_probs=find("reference", places),
+            rollout_log_probs=take("rollout", places),
+            train_log_probs=find("trainer", places),
             first_update=self._first,
             total_lengths=total_lengths,
         )

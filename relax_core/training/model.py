@@ -150,7 +150,9 @@ class PolicyModel(GPTModel):  # type: ignore[misc]
             tokens, lengths = torch.nn.functional.pad(tokens, (0, padding)), [*lengths, padding]
         if self.frequencies.device != tokens.device:
             self.frequencies = self.frequencies.to(tokens.device)
-        packing = Packing.of(lengths, self.frequencies, self.config.params_dtype)
+        # what a GPU rotates by stays in float32, as in the engines; transformers rounds it, and so does a CPU
+        table_type = torch.float32 if tokens.is_cuda else self.config.params_dtype
+        packing = Packing.of(lengths, self.frequencies, table_type)
         packed = PackedParams(
             qkv_format="thd",
             cu_seqlens_q=packing.cu_seqlens,

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from relax_core.algorithms.compiled import compiled
+
 
 class RMSNorm(torch.nn.RMSNorm):
     """``x / sqrt(mean(x^2) + eps) * weight`` over the last dimension, computed in float32.
@@ -28,8 +30,16 @@ class RMSNorm(torch.nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda:  # one kernel there; on a CPU torch composes it of a dozen passes and keeps three copies
-            return super().forward(x)
+            return rms_norm(x, self.weight, self.epsilon)
         return _RMSNorm.apply(x, self.weight, self.epsilon)  # type: ignore[no-any-return]
+
+
+@compiled
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """``RMSNorm.forward``, for torch to compile."""
+    scaled = x.float()
+    scaled = scaled * (scaled.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    return (scaled * weight.float()).to(x.dtype)
 
 
 class _RMSNorm(torch.autograd.Function):

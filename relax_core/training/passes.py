@@ -5,7 +5,10 @@ response tokens only. Both passes are collective: every rank calls them with its
 have the same number.
 """
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,6 +20,31 @@ from relax_core.training.distributed import Layout, max_over_ranks, sum_over_ran
 from relax_core.training.megatron import get_forward_backward_func
 from relax_core.training.readout import Readout, Step
 from relax_core.training.work import MicroBatches
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Metrics of an optimiser step on the device.
+
+    Attributes:
+        sums, largest: float64, by the names of ``step``, over all ranks.
+    """
+
+    step: Step
+    sums: Tensor
+    largest: Tensor
+
+    @property
+    def loss(self) -> Tensor:
+        """float64 []"""
+        return self.sums[self.step.sums.index("loss")]
+
+    def read(self) -> dict[str, float]:
+        """The metrics; waits for the device."""
+        sums, largest = self.sums.tolist(), self.largest.tolist()
+        return self.step.metrics(
+            dict(zip(self.step.sums, sums, strict=True)), dict(zip(self.step.largest, largest, strict=True))
+        )
 
 
 class Passes:
@@ -51,7 +79,7 @@ class Passes:
         self._run(batch, micro_batches, loss, forward_only=True)
         return sum_over_ranks(scores.to(self._device)).cpu()
 
-    def gradient(self, batch: TrainingBatch, learn: MicroBatches, watch: MicroBatches, step: Step) -> dict[str, float]:
+    def gradient(self, batch: TrainingBatch, learn: MicroBatches, watch: MicroBatches, step: Step) -> "Pending":
         """Forward and backward of one optimiser step; gradients are then in the model's buffers, reduced over ranks.
 
         Args:
@@ -59,7 +87,7 @@ class Passes:
             watch: further ones, of samples without a gradient: forward only, for the metrics.
 
         Returns:
-            The step's metrics, the same on every rank.
+            The step's metrics, the same on every rank, which a GPU may not have computed yet.
         """
         return self.metrics(step, *self.part(batch, learn, watch, step))
 
@@ -85,10 +113,9 @@ class Passes:
                 self._run(batch, watch, loss, forward_only=True)
         return sums, largest
 
-    def metrics(self, step: Step, sums: Tensor, largest: Tensor) -> dict[str, float]:
-        """A step's metrics from what ``part`` gave on each rank, the same on every rank."""
-        totals, peak = sum_over_ranks(sums).tolist(), max_over_ranks(largest).tolist()
-        return step.metrics(dict(zip(step.sums, totals, strict=True)), dict(zip(step.largest, peak, strict=True)))
+    def metrics(self, step: Step, sums: Tensor, largest: Tensor) -> "Pending":
+        """A step's metrics from what ``part`` gave on each rank, the same on every rank. Collective."""
+        return Pending(step, sum_over_ranks(sums), max_over_ranks(largest))
 
     def _run(
         self,
@@ -103,12 +130,25 @@ class Passes:
             micro = next(source)
             return model(micro.tokens, micro.lengths), partial(loss, micro)
 
-        get_forward_backward_func()(
-            forward_step_func=forward,
-            data_iterator=(batch.micro_batch(samples, self._device) for samples in micro_batches),
-            model=self._model,
-            num_microbatches=len(micro_batches),
-            seq_length=self._layout.tp_size,  # stages tell each other the real sizes
-            micro_batch_size=1,
-            forward_only=forward_only,
-        )
+        with collecting_paused():
+            get_forward_backward_func()(
+                forward_step_func=forward,
+                data_iterator=(batch.micro_batch(samples, self._device) for samples in micro_batches),
+                model=self._model,
+                num_microbatches=len(micro_batches),
+                seq_length=self._layout.tp_size,  # stages tell each other the real sizes
+                micro_batch_size=1,
+                forward_only=forward_only,
+            )
+
+
+@contextmanager
+def collecting_paused() -> Iterator[None]:
+    """Keep Python's garbage collector out: a pass makes as many objects as set it off, and a GPU would wait for it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

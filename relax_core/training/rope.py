@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from relax_core.algorithms.compiled import compiled
 from relax_core.training.shape import ModelShape
 
 
@@ -58,7 +59,17 @@ def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Returns:
         A new contiguous tensor of the same shape.
     """
+    if heads.is_cuda:
+        return turn(heads, cos, sin)
     return _Rotate.apply(heads, cos, sin)  # type: ignore[no-any-return]
+
+
+@compiled
+def turn(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """``rotate``, for torch to compile; in float32."""
+    first, second = heads.float().chunk(2, -1)
+    cos, sin = cos.float(), sin.float()
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(heads.dtype)
 
 
 class _Rotate(torch.autograd.Function):

@@ -23,6 +23,7 @@ from relax_core.training.distributed import gather_parts
 from relax_core.training.errors import SliceRefused
 from relax_core.training.hooks import LossFunctions
 from relax_core.training.loss import Scores
+from relax_core.training.passes import Pending
 from relax_core.training.readout import Step
 from relax_core.training.step_loss import make_step_loss
 from relax_core.training.updates import clear_gradients, finish_gradients, unfinished
@@ -103,7 +104,7 @@ class Accumulation:
         names = (step.sums, step.largest)
         self.slices.append(Slice(data.fingerprint(), len(data), tokens, scores, names, sums, largest))
 
-    def finish(self) -> dict[str, float]:
+    def finish(self) -> Pending:
         """Put the gradients right and reduce them over ranks; the step's metrics. Collective."""
         factor, step, first = 1.0, self._step, self.slices[0]
         assert step is not None

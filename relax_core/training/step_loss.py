@@ -16,7 +16,7 @@ from relax_core.algorithms.assemble import SupervisedObjective
 from relax_core.algorithms.loss_parts import LossParts
 from relax_core.algorithms.reduce import StepSize
 from relax_core.config.sections import RelaxConfig
-from relax_core.training.batch import MicroBatch, TrainingBatch
+from relax_core.training.batch import Columns, MicroBatch, TrainingBatch
 from relax_core.training.custom_loss import Gather, StepCustomLoss
 from relax_core.training.hooks import LossFunctions
 from relax_core.training.loss import Scores, StepLoss, weigh
@@ -64,15 +64,16 @@ class StepSupervisedLoss:
     def __init__(
         self, config: RelaxConfig, batch: TrainingBatch, samples: tuple[int, int], size: StepSize | None = None
     ) -> None:
-        self._batch, self._objective = batch, SupervisedObjective()
+        self._objective = SupervisedObjective()
         _, self.weights = weigh(batch, samples, config.optimizer.calculate_per_token_loss, size)
+        self._columns = Columns(mask=batch.mask, weights=self.weights)
         nothing = torch.zeros(0)
         self.sums = tuple(self._objective(nothing, nothing, nothing, nothing).sums)
         self.largest: tuple[str, ...] = ()
 
     def __call__(self, log_probs: Tensor, entropy: Tensor, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
         """A micro-batch's part of the loss; arguments and result as of ``StepLoss``."""
-        mask, weights = (column[micro.flat].to(log_probs.device) for column in (self._batch.mask, self.weights))
+        mask, weights = (self._columns.take(name, micro.places) for name in ("mask", "weights"))
         parts: LossParts = self._objective(log_probs, mask, weights, entropy)
         sums = torch.stack([parts.sums[name] for name in self.sums])
         return parts.loss, sums, sums.new_zeros(0)

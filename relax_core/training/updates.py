@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from relax_core.config.sections import RelaxConfig
 from relax_core.training.batch import TrainingBatch
+from relax_core.training.device_step import device_norm, step_where_finite
 from relax_core.training.errors import NonFiniteUpdate
 from relax_core.training.megatron import (
     DistributedDataParallel,
@@ -32,6 +34,7 @@ from relax_core.training.optimizer import (
     may_lower_scale,
     reset_moments,
 )
+from relax_core.training.passes import Pending
 from relax_core.training.readout import Step
 from relax_core.training.state import Update
 from relax_core.training.work import Work
@@ -131,7 +134,8 @@ def apply_updates(
     target: int,
     update: Update,
     phase: Callable[[str], AbstractContextManager[None]],
-    first: Callable[[], dict[str, float]] | None = None,
+    ready: Callable[[], None],
+    first: Callable[[], Pending] | None = None,
 ) -> Applied:
     """Take the optimiser steps of a rollout step.
 
@@ -141,34 +145,34 @@ def apply_updates(
         target: version that they make, for the error's text.
         update: told when the first weight is about to change.
         phase: measures the time spent in a named phase.
+        ready: called before the optimiser's state is read or changed, or a weight is.
         first: finishes the first step's gradient, where it was accumulated already, and gives the step's metrics.
 
     Raises:
         NonFiniteUpdate: see there.
     """
     if config.algorithm.reset_optimizer_states:
+        ready()
         reset_moments(parts.optimizer)
     rows: list[dict[str, float]] = []
     for number, part in enumerate(work):
         with phase("forward_backward"):
             if first is not None and number == 0:
-                row = first()
+                pending = first()
             else:
                 step = make_step(part.samples, number == 0)
                 clear_gradients(parts)
-                row = parts.passes.gradient(batch, part.learn, part.watch, step)
+                pending = parts.passes.gradient(batch, part.learn, part.watch, step)
+            ready()
+            launched = launch(config, parts, pending, update) if parts.decided_on_device else None
+            row = pending.read() if launched is None else {}
         with phase("optimizer"):
-            if not math.isfinite(row["loss"]):
-                raise NonFiniteUpdate(target, number, row["loss"], None)
-            patient = may_lower_scale(parts.optimizer)
-            norm = gradient_norm(parts.optimizer)
-            if math.isfinite(norm):
-                update.begun = True
-                row["lr"] = apply(parts.optimizer, parts.schedule, norm, config.optimizer.clip_grad)
-                row["grad_norm"] = norm
+            if launched is not None:
+                row = launched.finish(parts, target, number)
+            else:
+                row = _step(config, parts, row, target, number, update)
+            if "grad_norm" in row:
                 _gather(parts.model, now=number == len(work) - 1 or not part.learn)
-            elif not patient:
-                raise NonFiniteUpdate(target, number, row["loss"], norm)
         rows.append(row)
     metrics = {name: _over_steps(name, rows) for row in rows for name in row if name not in TAKEN}
     taken = [row for row in rows if "grad_norm" in row]
@@ -178,6 +182,64 @@ def apply_updates(
         metrics |= {"loss_scale": loss_scale(parts.optimizer), "skipped_steps": float(len(rows) - len(taken))}
     metrics["tokens"] = float(len(batch.tokens.values))
     return Applied(metrics, len(taken))
+
+
+def _step(
+    config: RelaxConfig, parts: "Parts", row: dict[str, float], target: int, number: int, update: Update
+) -> dict[str, float]:
+    """Take an optimiser step, or raise, or in float16 pass it over; the metrics with what the step adds."""
+    if not math.isfinite(row["loss"]):
+        raise NonFiniteUpdate(target, number, row["loss"], None)
+    patient = may_lower_scale(parts.optimizer)
+    norm = gradient_norm(parts.optimizer)
+    if math.isfinite(norm):
+        update.begun = True
+        return {
+            **row,
+            "lr": apply(parts.optimizer, parts.schedule, norm, config.optimizer.clip_grad),
+            "grad_norm": norm,
+        }
+    if not patient:
+        raise NonFiniteUpdate(target, number, row["loss"], norm)
+    return row
+
+
+@dataclass
+class Launched:
+    """An optimiser step that the device takes where its numbers are finite; the host has not waited for it."""
+
+    pending: Pending
+    norm: Tensor
+    update: Update
+    begun: bool
+    """Whether an earlier step of the rollout step has changed weights."""
+
+    def finish(self, parts: "Parts", target: int, number: int) -> dict[str, float]:
+        """Wait; the metrics with what the step adds.
+
+        Raises:
+            NonFiniteUpdate: the device has passed it over.
+        """
+        row, norm = self.pending.read(), float(self.norm)
+        if not math.isfinite(row["loss"]) or not math.isfinite(norm):
+            self.update.begun = self.begun
+            raise NonFiniteUpdate(target, number, row["loss"], norm if math.isfinite(row["loss"]) else None)
+        row |= {"lr": current_rate(parts.optimizer), "grad_norm": norm}
+        parts.schedule.step(1)
+        return row
+
+
+def launch(config: RelaxConfig, parts: "Parts", pending: Pending, update: Update) -> Launched:
+    """Let the device take an optimiser step, and wait until it has the gradient: what is behind it goes on."""
+    backward = torch.cuda.Event() if torch.cuda.is_available() else None
+    if backward is not None:
+        backward.record()
+    norm = device_norm(parts.optimizer)
+    begun, update.begun = update.begun, True
+    step_where_finite(parts.optimizer, norm, pending.loss, config.optimizer.clip_grad)
+    if backward is not None:
+        backward.synchronize()
+    return Launched(pending, norm, update, begun)
 
 
 def _over_steps(name: str, rows: Sequence[dict[str, float]]) -> float:

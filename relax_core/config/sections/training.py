@@ -44,6 +44,13 @@ class TrainingSection(Section):
         zh="logits 同时存在的行数，越小越省显存；-1：由 Relax 按显存决定（行数少时一次算完）。",
     )
     """Rows of logits that exist at once; -1: as many as stay small beside the model."""
+    disable_compile: bool = option(
+        False,
+        effect="relax_core/training/build.py",
+        zh="GPU 上的 trainer 不用 torch.compile：第一步不再花十几秒编译，之后每步更慢。CPU 上从不编译。",
+    )
+    """Do not let torch compile the trainer's computation on a GPU: the first step does not wait some ten seconds for
+    it, and all others are slower. On a CPU nothing is compiled."""
     allgather_cp: bool = option(
         False, unwired="refuse", zh="context parallel 的另一种做法：各 rank 取连续的一段序列，K/V 用 all-gather 汇集。"
     )

@@ -12,6 +12,14 @@ from relax_core.algorithms import logprobs
 from relax_core.algorithms.logprobs import token_log_probs
 
 
+@pytest.fixture(params=["on a CPU", "as on a GPU, kept", "as on a GPU"], autouse=True)
+def way(request, monkeypatch):
+    if "GPU" in request.param:
+        monkeypatch.setattr(logprobs, "in_chunks", lambda hidden: True)
+        monkeypatch.setattr(logprobs, "device_keep_bytes", lambda device: (1 << 20) * ("kept" in request.param))
+    return request.param
+
+
 def reference(hidden, weight, targets, temperature=1.0):
     log_p = torch.log_softmax(hidden.double() @ weight.double().t() / temperature, dim=-1)
     return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(1)
@@ -190,6 +198,7 @@ def test_large_batches_are_chunked_without_being_asked(monkeypatch):
     want_grads = torch.autograd.grad(want.sum(), (hidden, weight))
     monkeypatch.setattr(logprobs, "KEEP_BYTES", 0)
     monkeypatch.setattr(logprobs, "CHUNK_BYTES", 2 * 37 * 4)
+    monkeypatch.setattr(logprobs, "DEVICE_CHUNK_BYTES", 2 * 37 * 4)
     monkeypatch.setattr(logprobs, "CPU_BLOCK_BYTES", 37 * 4)
     got, _ = token_log_probs(hidden, weight, targets)
     grads = torch.autograd.grad(got.sum(), (hidden, weight))

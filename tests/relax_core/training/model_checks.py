@@ -2,16 +2,20 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from tiny import make_tiny
 from torch import Tensor
 
 from relax_core.config.sections import RelaxConfig
+from relax_core.training import fused_layer
+from relax_core.training.attention import Packing, attend
 from relax_core.training.megatron import (
     DistributedDataParallel,
     DistributedDataParallelConfig,
@@ -69,6 +73,7 @@ def build(folder: Path, config: RelaxConfig) -> DistributedDataParallel:
     first, last = mpu.is_pipeline_first_stage(), mpu.is_pipeline_last_stage()
     policy = build_policy(shape, megatron, first, last)
     load_hf(policy, folder)
+    fused_layer.fuse(policy.decoder, megatron)  # does nothing in float32
     return DistributedDataParallel(megatron, DistributedDataParallelConfig(grad_reduce_in_fp32=True), policy)
 
 
@@ -170,8 +175,33 @@ def families() -> dict[str, Any]:
         wide = make_tiny(Path(root, "wide"), "qwen3", heads=2, seed=4)
         results["recompute full"] = compare(wide, with_options(recompute="full"))
         results["recompute selective"] = compare(wide, with_options(recompute="selective"))
+        with as_on_a_gpu():
+            for family in ("llama", "qwen2", "qwen3"):
+                results[f"{family}, as on a GPU"] = compare(Path(root, f"{family}-True"), RelaxConfig())
+            results["recompute full, as on a GPU"] = compare(wide, with_options(recompute="full"))
         results["export"] = export(scaled, Path(root, "out"))
     return results
+
+
+@contextmanager
+def as_on_a_gpu() -> Iterator[None]:
+    """Layers are one function each, which attends in torch's way, and log-probabilities are in float32."""
+    called = 0
+
+    def attended(
+        query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int, scale: float | None
+    ) -> Tensor:
+        nonlocal called
+        called += 1
+        lengths = tuple(bounds.diff().tolist())
+        return attend(query, key, value, Packing(lengths, bounds, query, query), scale)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_layer, "fits", lambda config: True)
+        patch.setattr(fused_layer, "takes", lambda hidden: True)
+        patch.setattr(fused_layer, "flash", attended)
+        yield
+    assert called
 
 
 def export(folder: Path, out: Path) -> dict[str, Any]:

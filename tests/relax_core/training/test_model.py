@@ -5,6 +5,7 @@ from ranks import run_ranks
 
 CHECKS = "relax_core.training.model_checks"
 CASES = [f"{family}, tied {tie}" for family in ("llama", "qwen2", "qwen3") for tie in (False, True)]
+CASES += [f"{case}, as on a GPU" for case in ("llama", "qwen2", "qwen3", "recompute full")]
 CASES += ["llama3 scaling", "recompute full", "recompute selective"]
 
 

@@ -51,8 +51,9 @@ def assert_close(rows: list[dict[str, float]], expected: list[dict[str, float]],
             assert row[name] == pytest.approx(wanted[name], rel=tolerance, abs=tolerance), name
 
 
-def test_one_process_trains_as_transformers_does(alone: dict[str, Any]) -> None:
-    reference = alone["reference"]
+@pytest.mark.parametrize("kind", ["reference", "decided by the device"])
+def test_one_process_trains_as_transformers_does(alone: dict[str, Any], kind: str) -> None:
+    reference = alone[kind]
     assert reference["loss"][0] == pytest.approx(reference["loss"][1], rel=1e-5)
     assert reference["norm"][0] == pytest.approx(reference["norm"][1], rel=1e-5)
     assert reference["weights"] < 1e-5  # of a step of 1e-3

@@ -10,6 +10,7 @@ from training_batches import batches, make_batch
 
 from data.errors import UserError
 from data.store import RunStore
+from relax_core.training import device_step
 
 
 def one_process(model: str, work: str) -> dict[str, Any]:
@@ -28,6 +29,10 @@ def one_process(model: str, work: str) -> dict[str, Any]:
     degenerate_batches(model, work)
     schedules(model)
     not_finite(model, work)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(device_step, "waits_for", lambda device: True)
+        result["decided by the device"] = against_transformers(model, work)
+        not_finite(model, work)
     return result
 
 
@@ -255,6 +260,9 @@ def not_finite(model: str, work: str) -> None:
         trainer.train(0, 1, broken, store.url)
     assert same(before, weights(trainer))
     assert not trainer.status()["dirty"]
+    counted = [float(state["step"]) for part in trainer._parts.optimizer.chained_optimizers
+               for state in part.optimizer.state.values()]  # fmt: skip
+    assert not any(counted)
     twice = make_trainer(make_config(model))
     with pytest.raises(NonFiniteUpdate, match="optimiser step 1 of it"):
         twice.train(0, 1, broken, store.url)

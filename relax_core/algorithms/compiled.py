@@ -1,0 +1,89 @@
+"""Functions that torch compiles where tensors are on a GPU.
+
+Guarantee: on a CPU, where it is switched off and where nothing can be compiled a function runs as it is written, with
+the same numbers up to rounding. One that cannot be compiled says so once. The first size of every tensor but a
+parameter is a symbol: another number of rows compiles nothing anew.
+"""
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+SWITCH = "RELAX_COMPILE"
+"""Environment variable; 0 switches it off for all of a process, whatever the options say."""
+
+_log = logging.getLogger(__name__)
+_wanted = True
+
+
+def want_compiled(wanted: bool) -> None:
+    """Whether functions of this process are compiled where they can be (``--compile-trainer``)."""
+    global _wanted
+    _wanted = wanted
+
+
+def wants_compiled() -> bool:
+    """As ``want_compiled`` has said, and not switched off by the environment."""
+    return _wanted and os.environ.get(SWITCH, "1") != "0"
+
+
+def _counts_rows(value: object) -> bool:
+    """The first size of it is a symbol. (Sizes of 0 and 1 are compiled on their own in any case.)"""
+    return (
+        isinstance(value, torch.Tensor)
+        and not isinstance(value, torch.nn.Parameter)
+        and value.dim() > 0
+        and value.shape[0] > 1
+    )
+
+
+class Compiled(Generic[P, R]):
+    """A function of tensors, compiled at its first call with one on a GPU.
+
+    Args:
+        function: pure; its first argument is a tensor.
+        backend: of ``torch.compile``.
+    """
+
+    def __init__(self, function: Callable[P, R], backend: str = "inductor") -> None:
+        self.plain, self._backend = function, backend
+        self._fast: Callable[..., R] | None = None
+        self._broken = False
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        first: Any = args[0]
+        if not first.is_cuda or torch.compiler.is_compiling() or not wants_compiled():
+            return self.plain(*args, **kwargs)
+        return self.compiled(*args, **kwargs)
+
+    def compiled(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The compiled function, whatever the device; the plain one where it cannot be compiled."""
+        if self._broken:
+            return self.plain(*args, **kwargs)
+        if self._fast is None:
+            self._fast = torch.compile(self.plain, fullgraph=True, backend=self._backend)
+        for value in (*args, *kwargs.values()):
+            if _counts_rows(value):
+                torch._dynamo.maybe_mark_dynamic(value, 0)
+        try:
+            return self._fast(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except (torch._dynamo.exc.TorchDynamoException, ImportError) as error:
+            self._broken = True
+            reason = str(error).strip().splitlines()
+            _log.warning("%s runs uncompiled, which is slower: %s", self.plain.__name__, (reason or [repr(error)])[0])
+            return self.plain(*args, **kwargs)
+
+
+def compiled(function: Callable[P, R]) -> Compiled[P, R]:
+    """Decorator: see ``Compiled``."""
+    return Compiled(function)

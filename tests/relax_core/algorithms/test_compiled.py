@@ -1,0 +1,58 @@
+"""Which functions torch compiles, and what happens where it cannot."""
+
+import logging
+
+import pytest
+import torch
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from relax_core.algorithms import compiled as module
+from relax_core.algorithms.compiled import SWITCH, Compiled, compiled, want_compiled, wants_compiled
+
+
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def broken(x: Tensor) -> Tensor:
+    print(x)  # dynamo takes no print into a graph
+    torch._dynamo.graph_break()
+    return x * 3
+
+
+def test_on_a_cpu_nothing_is_compiled() -> None:
+    counters.clear()
+    assert torch.equal(compiled(doubled)(torch.ones(3)), torch.full((3,), 2.0))
+    assert not counters["stats"]
+
+
+def test_another_number_of_rows_compiles_nothing_anew() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    function = Compiled(doubled, backend="eager")
+    for rows in (3, 5, 8):
+        assert torch.equal(function.compiled(torch.ones(rows, 2)), torch.full((rows, 2), 2.0))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_what_cannot_be_compiled_says_so_once_and_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    function = Compiled(broken, backend="eager")
+    with caplog.at_level(logging.WARNING, logger=module.__name__):
+        for _ in range(2):
+            assert torch.equal(function.compiled(torch.ones(3)), torch.full((3,), 3.0))
+            assert torch.equal(function(torch.ones(3)), torch.full((3,), 3.0))
+    (record,) = [record for record in caplog.records if record.name == module.__name__]
+    assert record.getMessage().startswith("broken runs uncompiled, which is slower: ")
+
+
+def test_the_options_and_the_environment_switch_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SWITCH, raising=False)
+    try:
+        want_compiled(False)
+        assert not wants_compiled()
+    finally:
+        want_compiled(True)
+    assert wants_compiled()
+    monkeypatch.setenv(SWITCH, "0")
+    assert not wants_compiled()
