@@ -12,7 +12,9 @@ from relax_core.training.shape import ModelShape
 
 GIB = 1 << 30
 KEEP_BYTES, CHUNK_BYTES = 1 << 30, 1 << 28
-"""As in ``relax_core.algorithms.logprobs``, which cannot be imported without torch (a test compares them)."""
+DEVICE_KEEP_BYTES, DEVICE_CHUNK_BYTES = 5 << 30, 5 << 28
+"""As in ``relax_core.algorithms.logprobs``, and the latter in ``logprobs_chunks``, which cannot be imported without
+torch (a test compares them)."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +218,32 @@ def logits_bytes(
     return max(forward * logits, hidden + max(slope, product, 2 * layout.element * weight))
 
 
+def device_logits_bytes(
+    shape: ModelShape, layout: Layout, rows: int, device_gib: float, *, chunk: int = -1, gradient: bool = True
+) -> int:
+    """As ``logits_bytes``, on a GPU, where a logit is there in the model's type only.
+
+    Forward there is a chunk, and the one before it, or those of all rows if they are kept. Backward there are those and
+    the gradient of a chunk, beside the output layer's gradient: its product, and its sum over chunks in float32.
+
+    Args:
+        device_gib: memory of the device.
+    """
+    if shape.values:
+        return logits_bytes(shape, layout, rows, chunk=chunk, gradient=gradient)
+    vocab = _shard(shape.vocab, layout.tensor)
+    row, weight = vocab * layout.element, vocab * shape.hidden
+    limit = min(DEVICE_KEEP_BYTES, int(device_gib * GIB) // 20)
+    keep = gradient and chunk <= 0 and rows * row <= limit
+    chunk = min(chunk if chunk > 0 else max(DEVICE_CHUNK_BYTES // row, 1), rows)
+    several = chunk < rows
+    forward = rows * row if keep else (2 if several else 1) * chunk * row
+    if not gradient:
+        return forward
+    gradients = (4 if several else 0) * weight + layout.element * weight + rows * shape.hidden * layout.element
+    return max(forward, (rows if keep else chunk) * row + chunk * row + gradients)
+
+
 def own_loss_bytes(shape: ModelShape, rows: int) -> int:
     """Bytes at the peak of a loss of the user that takes one log-softmax of ``rows`` logits, on every rank of the last
     stage: the logits of the whole vocabulary, their log-softmax and its gradient, all of them float32."""
@@ -234,6 +262,7 @@ def trainer_memory(
     entropy_loss: bool = False,
     own_loss: bool = False,
     reference: bool = False,
+    device_gib: float | None = None,
 ) -> list[TrainerMemory]:
     """What a rank of each pipeline stage needs.
 
@@ -246,6 +275,7 @@ def trainer_memory(
         score_tokens: of a micro-batch in passes without gradient; None: as many.
         own_loss: the loss is a function of the user's, see ``own_loss_bytes``.
         reference: other weights take the actor's place for a pass: a reference's or a teacher's, one at a time.
+        device_gib: memory of a GPU; None: of a CPU, or not known.
     """
     score_tokens = score_tokens or tokens
     widest = 2 * layout.own_tokens(score_tokens) * shape.hidden + 3 * score_tokens * shape.ffn // layout.tensor
@@ -256,10 +286,13 @@ def trainer_memory(
         kept, again = stage_activations(shape, layout, tokens, recompute, stage)
         logits = scored = 0
         if stage == layout.pipeline - 1:
-            logits = own_loss_bytes(shape, tokens)
-            if not own_loss:
+            if device_gib is None:
                 logits = logits_bytes(shape, layout, tokens, chunk=chunk, entropy_loss=entropy_loss)
-            scored = logits_bytes(shape, layout, score_tokens, chunk=chunk, gradient=False)
+                scored = logits_bytes(shape, layout, score_tokens, chunk=chunk, gradient=False)
+            else:
+                logits = device_logits_bytes(shape, layout, tokens, device_gib, chunk=chunk)
+                scored = device_logits_bytes(shape, layout, score_tokens, device_gib, chunk=chunk, gradient=False)
+            logits = own_loss_bytes(shape, tokens) if own_loss else logits
         copy = parameters * layout.element if reference else 0
         stages.append(
             TrainerMemory(

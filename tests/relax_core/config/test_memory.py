@@ -18,6 +18,7 @@ from relax_core.config.memory import (
     Layout,
     Recompute,
     cache_bytes_per_token,
+    device_logits_bytes,
     engine_memory,
     layer_activations,
     layer_parameters,
@@ -263,9 +264,22 @@ def test_megatron_keeps_as_many_bytes_a_layer(ranks: int) -> None:
 
 
 def test_limits_are_those_of_the_log_probs() -> None:
-    from relax_core.algorithms import logprobs
+    from relax_core.algorithms import logprobs, logprobs_chunks
 
     assert (memory.KEEP_BYTES, memory.CHUNK_BYTES) == (logprobs.KEEP_BYTES, logprobs.CHUNK_BYTES)
+    device = (logprobs_chunks.DEVICE_KEEP_BYTES, logprobs_chunks.DEVICE_CHUNK_BYTES)
+    assert device == (memory.DEVICE_KEEP_BYTES, memory.DEVICE_CHUNK_BYTES)
+
+
+def test_on_a_gpu_logits_are_in_the_models_type_and_kept_up_to_a_bound() -> None:
+    # 151936 x 2 bytes a row: 4416 rows are just below 1.25 GiB, and 16384 rows are 4.64 GiB, a twentieth of 93 GiB
+    narrow, row, rows, chunk = Layout(bf16=True), 2 * 151936, 16384, 4416
+    gradients = rows * 1024 * 2 + 6 * TABLE  # of the hidden states, and of the output layer in two types
+    assert device_logits_bytes(QWEN3_06B, narrow, rows, 139.0) == (rows + chunk) * row + gradients
+    assert device_logits_bytes(QWEN3_06B, narrow, rows, 80.0) == 2 * chunk * row + gradients
+    assert device_logits_bytes(QWEN3_06B, narrow, rows, 139.0, gradient=False) == 2 * chunk * row
+    assert device_logits_bytes(QWEN3_06B, narrow, 100, 139.0) == 200 * row + 100 * 1024 * 2 + 2 * TABLE
+    assert device_logits_bytes(QWEN3_06B, narrow, 100, 139.0, chunk=10) == 20 * row + 100 * 1024 * 2 + 6 * TABLE
 
 
 def test_small_logits_are_kept_whole() -> None:
