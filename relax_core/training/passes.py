@@ -70,13 +70,16 @@ class Passes:
             float32 [R] on the CPU, on every rank.
         """
         scores = torch.zeros(batch.num_response_tokens)
+        parts: list[tuple[Tensor, Tensor]] = []  # read when all passes are launched: the host waits once
 
         def loss(micro: MicroBatch, hidden: Tensor) -> tuple[Tensor, Tensor, None]:
             found = self._readout.score(micro, hidden)
-            scores[micro.flat] = found.cpu()
+            parts.append((micro.flat, found))
             return found.new_zeros(()), torch.zeros((), dtype=torch.int, device=hidden.device), None
 
         self._run(batch, micro_batches, loss, forward_only=True)
+        for places, found in parts:
+            scores[places] = found.cpu()
         return sum_over_ranks(scores.to(self._device)).cpu()
 
     def gradient(self, batch: TrainingBatch, learn: MicroBatches, watch: MicroBatches, step: Step) -> "Pending":
