@@ -71,21 +71,27 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     canceller = _canceller.get()
     if canceller is not None:
         coroutine = canceller.watched(coroutine)
+    outcome: dict[str, Any] = {}
+
+    async def work() -> None:
+        # Not returned: Python 3.11 and 3.12 print the loop's task, with what it returned, as they take back Ctrl-C.
+        outcome["result"] = await coroutine
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
+        asyncio.run(work())
+        return outcome["result"]
     # This thread's loop is busy running us: use another thread's.
-    outcome: dict[str, Any] = {}
     context = contextvars.copy_context()
 
-    def work() -> None:
+    def run_there() -> None:
         try:
-            outcome["result"] = context.run(asyncio.run, coroutine)
+            context.run(asyncio.run, work())
         except BaseException as error:
             outcome["error"] = error
 
-    thread = threading.Thread(target=work, name="relax-aio", daemon=True)
+    thread = threading.Thread(target=run_there, name="relax-aio", daemon=True)
     thread.start()
     thread.join()
     if "error" in outcome:

@@ -72,6 +72,7 @@ class Accumulator:
         self.sum: Tensor | None = None
 
     def add(self, delta: Tensor, part: Tensor) -> None:
+        """Add a chunk: [R, V] gradient of the logits and [R, H] hidden states."""
         if self.sum is None:
             product = delta.t() @ part
             self.sum = product.float() if self.wide else product
@@ -81,6 +82,7 @@ class Accumulator:
             self.sum.addmm_(delta.t(), part)
 
     def result(self) -> Tensor:
+        """[V, H] in the type of the weight."""
         return torch.zeros_like(self.weight) if self.sum is None else self.sum.to(self.weight.dtype)
 
 
@@ -92,5 +94,6 @@ def local_targets(targets: Tensor, vocab: int, options: Options) -> tuple[Tensor
 
 
 def slices(total: int, size: int) -> Iterator[slice]:
+    """Ranges of at most ``size`` that cover ``total``, in order."""
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))

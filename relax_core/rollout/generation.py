@@ -22,7 +22,7 @@ from data.errors import UserError
 from relax_core.engines.client import EngineClient
 from relax_core.rollout.gate import INTERRUPT_SECONDS, Gate
 from relax_core.rollout.generated import Answer, Generated
-from relax_core.rollout.pieces import Merged, Pieces, StopTokenizer, reduced
+from relax_core.rollout.pieces import Merged, Pieces, StopTokenizer, in_order, reduced
 from relax_core.rollout.pool import Call, Ended, Generator, Pool
 from relax_core.rollout.requests import SampleRequest
 from relax_core.rollout.sample import STATUS_OF, Status
@@ -227,7 +227,7 @@ def joined(request: SampleRequest, merged: Merged) -> Generated:
         log_probs,
         status=STATUS_OF.get(reason, Status.FAILED),
         finish_reason=reason,
-        weight_versions=tuple(version for version in dict.fromkeys(versions.tolist()) if version >= 0),
+        weight_versions=tuple(version for version in in_order(versions) if version >= 0),
         cached_tokens=merged.cached_tokens,
         asked_tokens=merged.asked_tokens,
         token_versions=versions,

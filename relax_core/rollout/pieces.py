@@ -171,12 +171,18 @@ class Pieces:
             _joined(self._outputs, np.int32),
             _joined(self._log_probs, np.float32),
             versions,
-            tuple(dict.fromkeys(versions.tolist())),
+            in_order(versions),
             self._reason if reason is None else {"type": reason},
             self._asked,
             self._cached,
             self.interrupted,
         )
+
+
+def in_order(values: NDArray[np.int32]) -> tuple[int, ...]:
+    """The different values of [R], each once, in the order in which they come."""
+    begins = np.flatnonzero(values[1:] != values[:-1]) + 1  # of runs: there are few
+    return tuple(dict.fromkeys(values[[0, *begins]].tolist())) if len(values) else ()
 
 
 def reduced(params: dict[str, Any], produced: int) -> dict[str, Any]:

@@ -31,6 +31,23 @@ def test_inside_a_loop_it_runs_beside_it_with_the_callers_context():
 
 
 @pytest.mark.parametrize("inside", [False, True])
+def test_a_result_is_not_printed(inside):
+    class Long:
+        def __repr__(self) -> str:
+            raise AssertionError("printed")
+
+    result = Long()
+
+    async def give() -> Long:
+        return result
+
+    async def main() -> Long:
+        return aio.run(give())
+
+    assert (asyncio.run(main()) if inside else aio.run(give())) is result
+
+
+@pytest.mark.parametrize("inside", [False, True])
 def test_errors_come_through_as_they_are(inside):
     async def fail() -> None:
         raise KeyError("x")

@@ -2,6 +2,8 @@
 
 import asyncio
 import copy
+import json
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from relax_core.engines.client import EngineClient, parse_completion
+from relax_core.engines.client import EngineClient, _read, _written, parse_completion
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
 
 ANSWER = {
@@ -201,3 +203,31 @@ def test_nobody_there_is_unavailable(unused_port, monkeypatch):
 
     with pytest.raises(EngineUnavailable, match="engine 4"):
         asyncio.run(run())
+
+
+def test_a_request_is_the_json_that_the_standard_library_writes():
+    # every kind of array, and what only that library writes: NaN, and keys that are numbers
+    odd = {"temperature": float("nan"), "logit_bias": {3: 1.5}, "stop": ["\ud83d", "é"]}
+    for tokens in ([0, 7, 2**31 - 1], [], [3]):
+        for kind in (np.int32, np.int64):
+            body = {"input_ids": np.array(tokens * 2, kind)[::2], "sampling_params": odd, "rid": "a"}
+            text = _written(body).decode()
+            assert json.dumps(json.loads(text)) == json.dumps(
+                {"sampling_params": odd, "rid": "a", "input_ids": body["input_ids"].tolist()}
+            )
+    assert _written({"input_ids": [1, 2], "rid": None}) == b'{"input_ids": [1, 2], "rid": null}'
+
+
+def test_an_answer_may_be_empty_or_hold_what_is_no_number():
+    assert _read(b"") is None
+    assert _read(b" \n") is None
+    assert _read(b'{"a": [1.5, null]}') == {"a": [1.5, None]}
+    assert math.isnan(_read(b'{"a": NaN}')["a"])
+    with pytest.raises(ValueError):
+        _read(b'{"a": ')
+
+
+def test_a_log_prob_that_is_no_number_stays_one():
+    done = parse_completion(changed(output_token_logprobs=[[None, 5, None], [-1.5, 6, None]]), "engine 4")
+    assert math.isnan(done.log_probs[0])
+    assert done.log_probs[1] == -1.5

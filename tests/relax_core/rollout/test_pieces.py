@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.errors import Lost, UserError
-from relax_core.rollout.pieces import Pieces, reduced, stop_across
+from relax_core.rollout.pieces import Pieces, in_order, reduced, stop_across
 
 
 @dataclass
@@ -169,3 +169,8 @@ def test_an_engine_that_has_no_weights_of_the_run_yet_is_asked_again() -> None:
     with pytest.raises(UserError) as mistake:
         Pieces("s", {}).add(piece(1, 2, weight_versions=("mine",)), 1)
     assert not isinstance(mistake.value, Lost)
+
+
+@given(st.lists(st.integers(-1, 3), max_size=12))
+def test_versions_are_named_once_in_their_order(versions):
+    assert in_order(np.array(versions, np.int32)) == tuple(dict.fromkeys(versions))
