@@ -87,6 +87,7 @@ def generate(run: RunSession, step: int, key: str) -> StageRecord:
     work = _first_groups if selects(options) else _next_groups
     with profiled(options, engines["urls"], step), proxied(options.debug.http_proxy if answer else None), watching(run):
         tables, values = work(run, step, make, kept, engines)
+    turns.generated(run)
     return StageRecord("generate", key, tables, values)
 
 

@@ -6,9 +6,10 @@ not known what it holds fits no description, and so is replaced.
 """
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from relax_core.engines.control import EngineControl
 from relax_core.engines.process import EngineProcess
@@ -20,6 +21,9 @@ PARTS = ("weights", "kv_cache")
 
 RELEASED = "released"
 """Weight version of an engine whose weights are gone: nobody's, so that they are sent again."""
+
+Calls: TypeAlias = dict[str, Callable[[], None]]
+"""Calls to a server by what they do, in order."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class SGLangEngine:
         with self._control() as control:
             control.abort()
 
-    def release(self, parts: Sequence[str] = PARTS) -> None:
+    def release(self, parts: Sequence[str] = PARTS) -> dict[str, float]:
         """Give up these parts of the device memory, as far as they are held; requests in flight are ended.
 
         An engine that was not started with the memory saver keeps them: on a CPU there is nothing to give up.
@@ -112,42 +116,58 @@ class SGLangEngine:
         Args:
             parts: of ``PARTS``.
 
+        Returns:
+            Seconds of each call to the server; nothing where nothing was held.
+
         Raises:
             EngineUnavailable, EngineRefused: it did not; ``fits`` says no from now on.
         """
 
-        def free(control: EngineControl, chosen: list[str]) -> None:
-            control.abort()
-            control.flush_cache()  # succeeds once nothing runs; the server dies of a release while something does
+        def free(control: EngineControl, chosen: list[str]) -> Calls:
+            calls: Calls = {"abort": control.abort}
+            # succeeds once nothing runs; the server dies of a release while something does
+            calls["flush"] = control.flush_cache
             if "weights" in chosen and not self.spec.keeps_weights:
-                control.set_weight_version(RELEASED)
-            control.release_memory(chosen)
+                calls["version"] = lambda: control.set_weight_version(RELEASED)
+            return {**calls, "release": lambda: control.release_memory(chosen)}
 
-        self._change([part for part in reversed(PARTS) if part in parts], free, held=True)
+        return self._change([part for part in reversed(PARTS) if part in parts], free, held=True)
 
-    def resume(self, parts: Sequence[str] = PARTS) -> None:
+    def resume(self, parts: Sequence[str] = PARTS) -> dict[str, float]:
         """Take these parts again, as far as they are not held. Weights hold anything then, unless the engine keeps
         them.
+
+        Returns:
+            Seconds of each call to the server; nothing where all was held.
 
         Raises:
             EngineUnavailable, EngineRefused: it did not, e.g. for lack of memory; ``fits`` says no from now on.
         """
-        self._change(
-            [part for part in PARTS if part in parts], lambda control, chosen: control.resume_memory(chosen), held=False
-        )
 
-    def _change(self, parts: list[str], call: Callable[[EngineControl, list[str]], None], held: bool) -> None:
+        def take(control: EngineControl, chosen: list[str]) -> Calls:
+            return {"resume": lambda: control.resume_memory(chosen)}
+
+        return self._change([part for part in PARTS if part in parts], take, held=False)
+
+    def _change(
+        self, parts: list[str], calls: Callable[[EngineControl, list[str]], Calls], held: bool
+    ) -> dict[str, float]:
         if not self.spec.releases_memory or not self.alive():
-            return
+            return {}
         with self._memory:
             now = self._held or frozenset()
             chosen = [part for part in parts if (part in now) == held]
             if not chosen:
-                return
+                return {}
             self._held = None  # until it has answered
+            spent = {}
             with self._control() as control:
-                call(control, chosen)
+                for name, call in calls(control, chosen).items():
+                    begin = time.perf_counter()
+                    call()
+                    spent[name] = time.perf_counter() - begin
             self._held = now.difference(chosen) if held else now.union(chosen)
+            return spent
 
     def stop(self) -> None:
         """End the server."""

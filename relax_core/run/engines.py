@@ -8,6 +8,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Literal, TypeAlias
 
 from relax_core.config import RelaxConfig
@@ -54,6 +55,8 @@ class RunEngines(ABC):
         """The version that this process brought the engines to last."""
         self.learning = threading.Lock()
         """Held by whoever needs the trainer to stay at a version over several calls, where steps overlap."""
+        self.giving: Future[None] | None = None
+        """What engines give up beside what else happens, see ``relax_core.run.turns``."""
         self.ended = threading.Event()
         """Set when the run is closed: what waits in a thread of its own then ends."""
 

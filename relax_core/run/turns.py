@@ -16,7 +16,12 @@ turn           trainers            rollout engines                      judge's 
 
 ``save`` leaves the engines the weights that they have just got. Weights that a rollout engine gives up are gone, and
 the engine says so by its version; the judge's are kept in host memory.
+
+``generated`` is no turn: it only begins what ``train`` then finds done, beside rewards and advantages. The next turn,
+whichever it is, waits for it.
 """
+
+from concurrent.futures import ThreadPoolExecutor
 
 from relax_core.engines.actor import PARTS
 from relax_core.run.session import RunSession
@@ -48,6 +53,19 @@ def generate(run: RunSession) -> None:
         for engines in (run.known_engines, run.known_judge):
             if engines is not None:
                 engines.resume(PARTS)
+
+
+def generated(run: RunSession) -> None:
+    """A step's responses are all there: the engines begin to give up the KV cache."""
+    engines, options = run.known_engines, run.config
+    if engines is None or run.mode != "whole" or not take_turns(run) or not options.cluster.offload_rollout:
+        return
+    if options.fault_tolerance.use_fault_tolerance:  # a check is not waited for, and a late one must find the cache
+        return
+    _settle(run)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="turns")
+    run.giving = pool.submit(engines.release, (CACHE,))
+    pool.shutdown(wait=False)
 
 
 def score(run: RunSession) -> None:
@@ -84,13 +102,22 @@ def hand_over(run: RunSession, label: str) -> None:
         run.engines.resume((WEIGHTS,))
 
 
+def _settle(run: RunSession) -> None:
+    """What was begun is done before anything else is."""
+    if (giving := run.giving) is not None:
+        run.giving = None
+        giving.result()
+
+
 def _leave(run: RunSession) -> None:
+    _settle(run)
     if run.config.cluster.offload_train:
         for trainer in run.known_trainers.values():
             trainer.offload()
 
 
 def _enter(run: RunSession, role: Role, freed: tuple[str, ...]) -> None:
+    _settle(run)
     options = run.config.cluster
     if options.offload_rollout:
         if run.known_engines is not None:

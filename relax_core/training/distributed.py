@@ -139,6 +139,8 @@ def max_over_ranks(values: Tensor) -> Tensor:
 
 def gather_objects(value: Any) -> list[Any]:
     """Every rank's small picklable value, in the order of ranks, on every rank."""
+    if dist.get_world_size() == 1:
+        return [value]
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, value)
     return gathered

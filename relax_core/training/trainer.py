@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 import torch
@@ -33,7 +33,7 @@ from relax_core.training.errors import SliceRefused, VersionMismatch
 from relax_core.training.hooks import loss_functions
 from relax_core.training.loss import Scores
 from relax_core.training.matmul_cpu import use_fastest_matmul
-from relax_core.training.offload import Offload, gradient_tensors, state_tensors
+from relax_core.training.offload import Offload, expected_bytes, gradient_tensors, state_tensors, weight_tensors
 from relax_core.training.optimizer import follow_options
 from relax_core.training.push import push
 from relax_core.training.reference import WeightCopy
@@ -46,6 +46,9 @@ from relax_core.training.updates import Applied, MakeStep, apply_updates
 from relax_core.training.work import divide, own_micro_batches, steps_per_rollout
 from relax_core.weights.export import save_hf
 from relax_core.weights.label import weight_label
+
+Needs: TypeAlias = Literal["nothing", "weights", "state", "changes"]
+"""What a call needs on the device; each needs what is before it too. ``changes``: the state, to change it."""
 
 
 @dataclass
@@ -101,12 +104,14 @@ class Trainer:
         Raises:
             UserError: a model folder or checkpoint that is not there, damaged or of another shape.
         """
-        with self._doing("initialise", resident=False):
+        with self._doing("initialise", "nothing"):
             self._finish_save()
             self._built = self._accumulation = None  # before the new ones: two models may not fit
             self._offload = Offload(self.device)
             seed_all(self.config.optimizer.seed)
             self._built = build_parts(self.config, self.layout, self.device, self.role)
+            if self.device.type == "cuda" and self.config.cluster.offload_train:
+                self._offload.reserve(expected_bytes(self._built.model, self._built.optimizer))
             self._checkpoint = None
             self._gate.reset()
 
@@ -139,6 +144,7 @@ class Trainer:
             "busy_with": self._busy,
             "dirty": bool(self._gate.dirty) or self._built is None,
             "offloaded": self._offload.away,
+            "moved": self._offload.report,
             "pid": os.getpid(),
             "world_size": self.world_size,
             "checkpoint": self._checkpoint,
@@ -221,7 +227,7 @@ class Trainer:
                 of the same rollout step was, the trainer is dirty.
             DirtyTrainer: an earlier update failed halfway.
         """
-        with self._doing("train"):
+        with self._doing("train", "weights"):
             self._finish_save(wait=False)
             done = self._gate.find(base, target, batch.sha256, weights_id)
             if done is not None:
@@ -245,6 +251,8 @@ class Trainer:
                     streamed=streamed,
                 )
                 self._gate.commit(result)
+            if self._offload.used:
+                self._offload.keep(*self._kept_tensors())  # beside what follows, until others want the device
             return result
 
     def _learn(
@@ -275,14 +283,17 @@ class Trainer:
             else:
                 scores = score(data)
             make_step = make_step_loss(self.config, data, scores, functions, gather_parts)
-        applied = apply_updates(self.config, self._parts, data, work, make_step, target, update, clock.phase, first)
+        ready = self._ready_to_change
+        applied = apply_updates(
+            self.config, self._parts, data, work, make_step, target, update, clock.phase, ready, first
+        )
         if self.role == "critic":
             applied.metrics.update(explained_variance(data))
         return applied, len(data.tokens.values), streamed
 
     def log_probs(self, batch: TableRef, store_url: str) -> Ragged:
         """Log-probability of every response token under the present weights, float32, rows as in the batch."""
-        with self._doing("log_probs"):
+        with self._doing("log_probs", "weights"):
             self._gate.require_clean()
             data = self._read(batch, store_url)
             return Ragged(self._passes_over(data).numpy(), data.response_offsets)
@@ -304,7 +315,7 @@ class Trainer:
         Raises:
             VersionMismatch, DirtyTrainer: the weights are not those of ``version``.
         """
-        with self._doing("forward"):
+        with self._doing("forward", "weights"):
             self._gate.require(version, weights_id)
             data = self._read(rollout, store_url, INPUTS)
             found = {}
@@ -375,7 +386,7 @@ class Trainer:
         Raises:
             VersionMismatch, DirtyTrainer: the weights are not those of this iteration.
         """
-        with self._doing("save"):
+        with self._doing("save", "state"):
             self._finish_save()
             self._gate.require(iteration + 1)
             last = self._gate.last
@@ -403,7 +414,7 @@ class Trainer:
 
     def finish_save(self) -> dict[str, Any]:
         """Wait for the checkpoint that is being written; ``bytes`` of it, nothing when there is none."""
-        with self._doing("finish_save", resident=False):
+        with self._doing("finish_save", "nothing"):
             size = self._finish_save()
             return {} if size is None else {"bytes": size}
 
@@ -444,13 +455,13 @@ class Trainer:
         Raises:
             VersionMismatch, DirtyTrainer: the weights are not those of ``version``; nothing was sent.
         """
-        with self._doing("push_weights", resident=False):  # no engine may want them
+        with self._doing("push_weights", "nothing"):  # no engine may want them
             self._gate.require(version, weights_id)
             return push(self.config, self._resident_model, weight_label(version, weights_id), urls)
 
     def export_hf(self, folder: str) -> None:
         """Write the weights as a Hugging Face folder. Collective."""
-        with self._doing("export_hf"):
+        with self._doing("export_hf", "weights"):
             self._gate.require_clean()
             save_hf(self.model, str(self.config.checkpoint.hf_checkpoint), folder)
 
@@ -464,33 +475,40 @@ class Trainer:
         Returns:
             Bytes that were freed on this rank.
         """
-        with self._doing("offload", resident=False):
+        with self._doing("offload", "nothing"):
             if self._built is None:
                 return 0
             self._accumulation = None
-            model, optimizer = self._built.model, self._built.optimizer
-            return self._offload.leave(state_tensors(model, optimizer), gradient_tensors(model))
+            return self._offload.leave(*self._kept_tensors(), gradient_tensors(self._built.model))
 
     def onload(self) -> int:
-        """Take the device's memory again, now rather than in the next call that needs it; bytes of this rank."""
-        with self._doing("onload", resident=False):
+        """Take the device's memory again, now rather than in the next call that needs it; bytes of this rank. The
+        optimiser's state goes on coming back beside what is computed."""
+        with self._doing("onload", "nothing"):
             return self._offload.come_back()
+
+    def _kept_tensors(self) -> tuple[Iterator[torch.Tensor], Iterator[torch.Tensor]]:
+        return weight_tensors(self._parts.model), state_tensors(self._parts.optimizer)
+
+    def _ready_to_change(self) -> None:
+        self._offload.complete()
+        self._offload.changed()
 
     def _resident_model(self) -> torch.nn.Module:
         self._offload.come_back()
         return self.model
 
     @contextmanager
-    def _doing(self, what: str, resident: bool = True) -> Iterator[None]:
-        """Round a call.
-
-        Args:
-            resident: it needs the weights on the device.
-        """
+    def _doing(self, what: str, needs: Needs = "changes") -> Iterator[None]:
+        """Round a call."""
         self._busy = what
         try:
-            if resident:
+            if needs != "nothing":
                 self._offload.come_back()
+            if needs == "state":
+                self._offload.complete()
+            if needs == "changes":
+                self._ready_to_change()
             yield
         finally:
             self._busy = None

@@ -55,7 +55,8 @@ def run_to_end(settings: RelaxConfig, backend: FakeBackend) -> None:
     assert not backend.engine.misplaced
 
 
-TRAIN = ["engines -kv_cache,weights", "trainer +state"]
+GENERATED = ["engines -kv_cache"]  # begun as soon as all is generated
+TRAIN = [*GENERATED, "engines -weights", "trainer +state"]
 HAND_OVER = ["engines +weights"]
 GENERATE = ["trainer -state", "engines +kv_cache"]
 
@@ -78,7 +79,7 @@ def test_the_judge_gives_way_and_comes_back_with_the_engines(tmp_path: Path, tin
     backend = FakeBackend(memory)
     run_to_end(config(tmp_path / "run", tiny_model, sums, eval_interval=None, **SHARED, **judged(tiny_model)), backend)
     whole = "judge +kv_cache,weights"
-    train = ["engines -kv_cache,weights", "judge -kv_cache,weights", "trainer +state"]
+    train = [*GENERATED, "engines -weights", "judge -kv_cache,weights", "trainer +state"]
     assert memory.turns == [
         "engines -kv_cache", "judge -kv_cache,weights", *GENERATE, whole,
         *train, *HAND_OVER, *GENERATE, whole,
@@ -93,7 +94,7 @@ def test_actor_and_critic_take_turns_too(tmp_path: Path, tiny_model: Path, sums:
     run_to_end(settings, backend)
     assert memory.turns == [
         "engines -kv_cache", "critic -state", *GENERATE,
-        "engines -kv_cache,weights", "critic +state",  # its values, then its update
+        *GENERATED, "engines -weights", "critic +state",  # its values, then its update
         "critic -state", "trainer +state",
         "engines +weights",
         "trainer -state", "critic +state",  # its checkpoint, after the actor's

@@ -115,12 +115,12 @@ def started(server: Server, *arguments: str) -> SGLangEngine:
 
 def test_it_gives_up_and_takes_again_in_the_order_that_sglang_wants(server: Server) -> None:
     engine = started(server, MEMORY_SAVER)
-    engine.release()
+    assert list(engine.release()) == ["abort", "flush", "version", "release"]  # and how long each took
     assert server.calls == ["abort_request", "flush_cache", "update_weight_version", "release kv_cache weights"]
     assert (server.version, server.given) == (RELEASED, {"weights", "kv_cache"})
     server.calls.clear()
-    engine.release()  # all is given up
-    engine.resume(["weights"])
+    assert not engine.release()  # all is given up
+    assert list(engine.resume(["weights"])) == ["resume"]
     engine.resume(["weights"])
     engine.resume()
     engine.resume()

@@ -1,6 +1,7 @@
 """Who holds device memory after a turn, whoever held what before it: so a kill at any moment does no harm."""
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 from fakes import FakeBackend, FakeEngines, FakeMemory
 
+from data.errors import Lost
 from relax_core.config.options import with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.run import turns
@@ -39,6 +41,8 @@ def a_run(backend: FakeBackend, judged: bool = True, **options: Any) -> Any:
         engines=engines,
         judge=judge,
         progress=SimpleNamespace(note=notes.append),
+        mode="whole",
+        giving=None,
         notes=notes,
     )
 
@@ -128,7 +132,7 @@ def test_on_a_cpu_nobody_is_asked_and_the_person_is_told(backend: FakeBackend, m
     monkeypatch.setattr(backend, "device", "cpu")
     run = a_run(backend, colocate=True)
     run.known_trainers = run.known_engines = run.engines = None  # would fail
-    for turn in (turns.generate, turns.score, turns.train, turns.save):
+    for turn in (turns.generate, turns.generated, turns.score, turns.train, turns.save):
         turn(run)
     turns.hand_over(run, "new")
     turns.note(run)
@@ -136,6 +140,54 @@ def test_on_a_cpu_nobody_is_asked_and_the_person_is_told(backend: FakeBackend, m
     quiet = a_run(backend, offload_train=False, offload_rollout=False)
     turns.note(quiet)
     assert not quiet.notes
+
+
+def test_what_is_begun_behind_a_generation_is_done_before_the_next_turn(backend: FakeBackend) -> None:
+    memory = backend.memory
+    assert memory is not None
+    for turn in (turns.score, turns.train, turns.save, turns.generate):
+        memory.held = {name: set(ALL) if name in ("engines", "judge") else set() for name in NAMES}
+        run, began = a_run(backend), threading.Event()
+        release = run.known_engines.release
+
+        def late(parts: Any, began: threading.Event = began, release: Any = release) -> None:
+            began.wait(10)
+            release(parts)
+
+        run.known_engines.release = late
+        turns.generated(run)
+        assert not memory.turns
+        threading.Timer(0.05, began.set).start()
+        turn(run)
+        assert memory.turns[0] == "engines -kv_cache"
+        assert memory.held["engines"] >= {"kv_cache"} or turn is not turns.generate
+        assert run.giving is None
+
+
+def test_what_failed_behind_a_generation_is_told_in_the_next_turn_once(backend: FakeBackend) -> None:
+    run = a_run(backend)
+
+    def fails(parts: Any) -> None:
+        raise Lost("The engine died.", "Start again.")
+
+    release, run.known_engines.release = run.known_engines.release, fails
+    turns.generated(run)
+    run.known_engines.release = release
+    with pytest.raises(Lost, match="died"):
+        turns.train(run)
+    turns.train(run)
+
+
+def test_nothing_is_given_up_behind_a_generation_where_the_cache_is_still_wanted(backend: FakeBackend) -> None:
+    for mode, options in (
+        ("rollout", {}),
+        ("whole", {"offload_rollout": False}),
+        ("whole", {"use_fault_tolerance": True}),  # a check of the engine may still be on its way
+    ):
+        run = a_run(backend, **options)
+        run.mode = mode
+        turns.generated(run)
+        assert run.giving is None
 
 
 def test_without_a_judge_scoring_changes_nothing(backend: FakeBackend) -> None:

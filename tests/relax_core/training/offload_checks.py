@@ -1,15 +1,19 @@
 """What the ranks of test_trainer_offload.py run."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from trainers import PLAIN, make_config, make_trainer, same, weights
 from training_batches import batches
 
-from relax_core.training.offload import CHUNK_BYTES
+from relax_core.training import offload
+from relax_core.training.host_memory import CHUNK_BYTES
 
 KINDS: dict[str, dict[str, Any]] = {
     "float32": {},
@@ -28,6 +32,7 @@ def everything(model: str, work: str) -> dict[str, Any]:
         assert same(plain.pop("weights"), moved.pop("weights")), name
         found[name] = {"same": plain.pop("rows") == moved.pop("rows"), **moved}
     out_and_in(model, work)
+    on_its_way(model, work)
     return found
 
 
@@ -83,21 +88,11 @@ def out_and_in(model: str, work: str) -> None:
     freed = trainer.offload()
     assert address != 0
     assert parameter.untyped_storage().nbytes() == 0
-    take = trainer._offload._host.take
-    pieces = [0]
-
-    def fails(size: int) -> Any:
-        pieces[0] += 1
-        if pieces[0] == 2:
-            raise torch.OutOfMemoryError("no room")
-        return take(size)
-
-    trainer._offload._host.take = fails
-    with pytest.raises(torch.OutOfMemoryError):
-        trainer.onload()
-    assert trainer.status()["offloaded"]
-    trainer._offload._host.take = take
-    assert trainer.onload() == freed
+    with _room_for(1):
+        with pytest.raises(torch.OutOfMemoryError):
+            trainer.onload()
+        assert trainer.status()["offloaded"]
+    assert trainer.onload() >= freed  # what is in one storage now begins at multiples of 512 bytes in it
     assert trainer.onload() == 0
     assert same(before, weights(trainer))
     assert torch.equal(view, kept)
@@ -107,6 +102,75 @@ def out_and_in(model: str, work: str) -> None:
     trainer.initialise()  # new weights: what was away is forgotten
     assert trainer.onload() == 0
     assert not same(before, weights(trainer))
+
+
+@contextmanager
+def _room_for(storages: int) -> Iterator[None]:
+    """The device has room for so many more storages."""
+    content, asked = offload._bytes, [0]
+
+    def fails(storage: torch.UntypedStorage, size: int) -> torch.Tensor:
+        asked[0] += 1
+        if asked[0] > storages:
+            raise torch.OutOfMemoryError("no room")
+        return content(storage, size)
+
+    with patch.object(offload, "_bytes", fails):
+        yield
+
+
+def on_its_way(model: str, work: str) -> None:
+    """What each call does while the state of the optimiser, or its copy, is still on its way."""
+    store, refs = batches(work)
+    options = {**PLAIN, "bf16": True, "use_distributed_optimizer": True}
+    plain, moved = (make_trainer(make_config(model, options)) for _ in range(2))
+    for trainer in (plain, moved):
+        trainer.train(0, 1, refs[0], store.url, "w")
+    main = moved._parts.optimizer.chained_optimizers[0].optimizer.param_groups[0]["params"]
+    moved.offload()
+    moved.onload()
+    assert all(torch.isnan(one).all() for one in main)  # on a CPU it comes at the last moment
+    assert len({one.untyped_storage()._cdata for one in main}) == 1  # side by side
+    assert same(weights(plain), weights(moved))
+    assert plain.log_probs(refs[0], store.url).values.tolist() == moved.log_probs(refs[0], store.url).values.tolist()
+    assert all(torch.isnan(one).all() for one in main)  # neither needed it
+
+    before = moved.status()["moved"]["out_bytes"]
+    moved.offload()  # nothing has changed, so that nothing is copied
+    assert moved.status()["moved"]["out_bytes"] == before
+    folder = str(Path(work, "on-its-way"))
+    moved.save(folder, 0)  # needs it, and leaves the copy valid
+    assert not any(torch.isnan(one).any() for one in main)
+    for step in (1, 2):  # the copy that an update begins is of no use to the next one
+        for trainer in (plain, moved):
+            trainer.train(step, step + 1, refs[step], store.url, f"w{step}")
+    moved.offload()
+    rows = [trainer.train(3, 4, refs[0], store.url, "w3").metrics for trainer in (plain, moved)]
+    assert rows[0] == rows[1]
+    assert same(weights(plain), weights(moved))
+
+    moved.offload()
+    moved.onload()
+    moved.load(folder, 0)  # over a state that is still on its way, and then the copy of before is of no use
+    moved.offload()
+    plain.load(folder, 0)
+    rows = [trainer.train(1, 2, refs[1], store.url, "w1").metrics for trainer in (plain, moved)]
+    assert rows[0] == rows[1]
+    assert same(weights(plain), weights(moved))
+    forgets(model, work)
+
+
+def forgets(model: str, work: str) -> None:
+    """An optimiser that begins each update afresh forgets a state that is on its way too."""
+    store, refs = batches(work)
+    options = {**PLAIN, "reset_optimizer_states": True}
+    plain, moved = (make_trainer(make_config(model, options)) for _ in range(2))
+    for step in range(2):
+        for trainer in (plain, moved):
+            trainer.train(step, step + 1, refs[step], store.url, f"w{step}")
+        moved.offload()
+        moved.onload()
+    assert same(weights(plain), weights(moved))
 
 
 def two_ranks(model: str, work: str) -> bool:

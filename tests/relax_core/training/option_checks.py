@@ -401,6 +401,22 @@ def background(model: str, work: str) -> None:
     assert same(weights(trainer), weights(direct))
 
 
+def ways(model: str, work: str) -> None:
+    """Engines with GPUs of their own get weights through a group, which is kept; others through memory."""
+    from relax_core.training.push import _way
+
+    def way(cuda: bool, **options: Any) -> Any:
+        return _way(make_config(model, options), cuda)
+
+    assert way(False) == way(False, colocate=True, checkpoint_engine_backend="gloo") == {"elsewhere": False}
+    assert way(False, checkpoint_engine_backend="gloo")["link"].backend == "gloo"
+    assert way(True)["link"].backend == "nccl"
+    assert way(True)["link"] is way(True)["link"] is not way(True, checkpoint_engine_backend="gloo")["link"]
+    assert way(True, colocate=True) == {"elsewhere": False}
+    shared = {"actor": (1, 2), "rollout": (2, 1)}
+    assert way(True, colocate=True, resource=shared) == {"elsewhere": True}
+
+
 CHECKS = (
     passed_through,
     schedules,
@@ -412,6 +428,7 @@ CHECKS = (
     frozen,
     float16,
     background,
+    ways,
 )
 
 

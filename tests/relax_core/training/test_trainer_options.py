@@ -24,6 +24,7 @@ BEHAVIOUR = {
     "frozen": "what is frozen keeps its weights",
     "float16": "an overflow lowers the loss scale and costs a step",
     "background": "a checkpoint is written while training goes on",
+    "ways": "weights go where the engines are",
 }
 
 
