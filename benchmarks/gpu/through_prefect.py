@@ -6,7 +6,7 @@
 A random model is trained by the deployment `train/default` (colocated on the first GPU, a checkpoint every four steps);
 from step 6 on the deployment `evaluate/newest` scores its newest checkpoint on another GPU. Prints what `relax status`
 says meanwhile, seconds of a step before, during and after the evaluation, and how both flow runs ended. Fails where one
-did not end as Completed, or a step failed or was repeated.
+did not end as Completed, or a step failed or was repeated. What it saw goes to ``FOLDER/through_prefect.json`` too.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--size", choices=SIZES, default="135m")
-    parser.add_argument("--out", type=Path, help="folder of the logs; by default none")
+    parser.add_argument("--out", type=Path, help="folder of through_prefect.json and of the logs; by default none")
     parser.add_argument("--rehearse", action="store_true", help="no GPU: a tiny model, in float32")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -55,12 +55,14 @@ def measure(folder: Path, chosen: argparse.Namespace) -> int:
     run_file = written(folder, chosen)
     began = time.perf_counter()
     print(relax(folder, "up"), f"`relax up`: {time.perf_counter() - began:.1f} s", sep="\n", flush=True)
+    rows = [["`relax up`, s", f"{time.perf_counter() - began:.1f}", "none set"]]
     services = json.loads((folder / "relax" / "services.json").read_text())
     os.environ["PREFECT_API_URL"] = services["prefect"]["address"]
     began = time.perf_counter()
     training = submitted(folder, "train/default", config_file=str(run_file))
     until(lambda: len(commits(folder)) >= FIRST, 500, training)
     print(f"{FIRST} steps after {time.perf_counter() - began:.1f} s", flush=True)
+    rows.append([f"from the submission to step {FIRST}, s", f"{time.perf_counter() - began:.1f}", "none set"])
     started = time.time()
     evaluation = submitted(folder, "evaluate/newest", run_dir=str(folder / "run"))
     time.sleep(5)
@@ -68,7 +70,11 @@ def measure(folder: Path, chosen: argparse.Namespace) -> int:
     until(lambda: state(evaluation)["type"] in ENDED, 400, evaluation)
     ended = time.time()
     until(lambda: state(training)["type"] in ENDED, 500, training)
-    return report(folder, (started, ended), state(training), state(evaluation))
+    more, failed = report(folder, (started, ended), state(training), state(evaluation))
+    if chosen.out is not None:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        (chosen.out / "through_prefect.json").write_text(json.dumps({"rows": rows + more}, indent=1))
+    return failed
 
 
 def written(folder: Path, chosen: argparse.Namespace) -> Path:
@@ -147,7 +153,10 @@ def commits(folder: Path) -> list[float]:
     return [event["time"] for event in events(folder) if event["kind"] == "step_committed"]
 
 
-def report(folder: Path, span: tuple[float, float], training: dict[str, Any], evaluation: dict[str, Any]) -> int:
+def report(
+    folder: Path, span: tuple[float, float], training: dict[str, Any], evaluation: dict[str, Any]
+) -> tuple[list[list[str]], int]:
+    """Rows of the common table; 1 where something did not go well."""
     times = commits(folder)
     gaps = list(zip(times[1:], [after - before for before, after in itertools.pairwise(times)], strict=True))
     parts = {
@@ -156,18 +165,22 @@ def report(folder: Path, span: tuple[float, float], training: dict[str, Any], ev
         "after": [gap for end, gap in gaps if end - gap > span[1]],
     }
     print("\n| | steps | median seconds of a step |\n|---|---|---|")
+    rows = []
     for name, found in parts.items():
-        print(
-            f"| {name} the evaluation | {len(found)} | {statistics.median(found):.2f} |"
-            if found
-            else f"| {name} | 0 | |"
-        )
+        middle = f"{statistics.median(found):.2f}" if found else "-"
+        print(f"| {name} the evaluation | {len(found)} | {middle} |")
+        rows.append([f"a step {name} an evaluation on another GPU, s (median of {len(found)})", middle, "none set"])
     print(f"\nevaluation: {span[1] - span[0]:.1f} s, {evaluation['name']}: {evaluation.get('message')}")
     odd = Counter(
         e["kind"] for e in events(folder) if e["kind"] in ("retry", "stage_failed", "engine_lost", "retrained")
     )
     print(f"training: {training['name']}; repeated or failed: {dict(odd) or 'nothing'}")
-    return int(training["type"] != "COMPLETED" or evaluation["type"] != "COMPLETED" or bool(odd))
+    ends = f"training {training['name']}, evaluation {evaluation['name']} in {span[1] - span[0]:.1f} s"
+    rows.append(
+        ["both flow runs; steps that failed or were repeated", f"{ends}; {dict(odd) or 'none'}", "Completed; none"]
+    )
+    failed = training["type"] != "COMPLETED" or evaluation["type"] != "COMPLETED" or bool(odd)
+    return rows, int(failed)
 
 
 if __name__ == "__main__":
