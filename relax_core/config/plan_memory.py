@@ -69,6 +69,7 @@ def trainer_plan(
         entropy_loss=config.algorithm.entropy_coef != 0,
         own_loss=config.algorithm.loss_type == "custom_loss",
         reference=derived.needs_reference(config) or derived.needs_teacher(config),
+        device_gib=device_gib,
     )
     rank = max(stages, key=lambda one: one.total)
     parts = {
@@ -134,7 +135,7 @@ def hand_over_plan(config: RelaxConfig, actor: MemoryPlan, engine: MemoryPlan, d
     parts = {
         "the actor": lasting,
         "the engine's weights": engine.parts["weights"],
-        "a bucket": min(config.rollout.update_weight_buffer_size, engine.parts["weights"]),
+        "buckets": min(2 * config.rollout.update_weight_buffer_size, engine.parts["weights"]),
     }
     peak = sum(parts.values())
     return MemoryPlan("both", parts, peak, ("while weights are handed over",), _fits(peak, device_gib))

@@ -2,18 +2,22 @@
 
 Guarantee: each call returns what the engine confirmed or raises: ``EngineUnavailable`` when it cannot be reached or
 answers nonsense, ``EngineRefused`` with the engine's own message when it says no. Differences between SGLang 0.5.17 and
-0.5.23 are found by asking the server which routes it has.
+0.5.23 are found by its answers: nothing is remembered of a server, which another one may have replaced.
 
 Control calls go to each engine itself, never through a router.
 """
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal
 
 import httpx
 
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
+
+QUICK_SECONDS = 120.0
+"""In which an engine answers what it need not work for, however busy; one that waits for a dead process never does."""
 
 PauseMode = Literal["abort", "retract", "in_place"]
 
@@ -32,9 +36,8 @@ class EngineControl:
         self.url, self.name, self.retries = url, name or f"the engine at {url}", retries
         # trust_env off: a proxy of the environment must not see calls to an engine.
         # verify off: engines speak plain HTTP, and loading certificates would take longer than a call.
-        limits = httpx.Timeout(timeout, connect=5.0)
-        self._http = httpx.Client(base_url=url, timeout=limits, trust_env=False, verify=False)
-        self._routes: frozenset[str] | None = None
+        self.timeout, self._limits = timeout, httpx.Timeout(timeout, connect=5.0)
+        self._http = httpx.Client(base_url=url, timeout=self._limits, trust_env=False, verify=False)
 
     def __enter__(self) -> "EngineControl":
         return self
@@ -47,16 +50,9 @@ class EngineControl:
     def close(self) -> None:
         self._http.close()
 
-    def routes(self) -> frozenset[str]:
-        """Paths that this server answers; asked once."""
-        if self._routes is None:
-            paths = self._json(self._call("GET", "/openapi.json")).get("paths", {})
-            self._routes = frozenset(paths)
-        return self._routes
-
     def model_info(self) -> dict[str, Any]:
         """What the server serves: ``model_path``, ``weight_version`` and more. Cheap: fit for polling."""
-        response = self._call("GET", "/model_info", missing_ok=True)
+        response = self._call("GET", "/model_info", missing_ok=True, within=QUICK_SECONDS)
         if response.status_code == 404:  # before 0.5.4
             response = self._call("GET", "/get_model_info")
         return self._json(response)
@@ -92,7 +88,7 @@ class EngineControl:
 
     def pause(self, mode: PauseMode = "abort") -> None:
         """Stop generating. ``abort`` ends what is in flight, ``retract`` and ``in_place`` go on after ``resume``."""
-        self._call("POST", "/pause_generation", {"mode": mode})
+        self._call("POST", "/pause_generation", {"mode": mode}, within=QUICK_SECONDS)
 
     def resume(self) -> None:
         """Go on after ``pause``."""
@@ -103,7 +99,7 @@ class EngineControl:
         deadline = time.monotonic() + patience
         while True:
             try:
-                self._call("POST", "/flush_cache")
+                self._call("POST", "/flush_cache", within=QUICK_SECONDS)
                 return
             except EngineRefused:
                 if time.monotonic() > deadline:
@@ -116,32 +112,63 @@ class EngineControl:
         Raises:
             EngineUnavailable: the engine reports another version than it was told.
         """
-        self._call("POST", "/update_weight_version", {"new_version": version, "abort_all_requests": abort})
+        body = {"new_version": version, "abort_all_requests": abort}
+        self._call("POST", "/update_weight_version", body, within=QUICK_SECONDS)
         seen = self.weight_version()
         if seen != version:
             raise EngineUnavailable(f"{self.name} was told weight version {version!r} but reports {seen!r}.")
 
-    def begin_weight_update(self) -> None:
-        """Open an update where this version of SGLang wants that; one that a killed trainer left open is closed."""
-        if "/begin_weight_update" not in self.routes():
-            return
+    def begin_weight_update(self) -> bool:
+        """Open an update where this version of SGLang wants that; one that a killed trainer left open is closed.
+
+        Returns:
+            Whether it wants that, and so ``end_weight_update``.
+        """
         try:
-            self._call("POST", "/begin_weight_update", {})
+            return self._call("POST", "/begin_weight_update", {}, missing_ok=True).status_code != 404
         except EngineRefused as refusal:
             if "already open" not in str(refusal):
                 raise
             self.end_weight_update()
             self._call("POST", "/begin_weight_update", {})
+            return True
 
     def end_weight_update(self) -> None:
-        """Close the update where this version of SGLang wants that."""
-        if "/end_weight_update" in self.routes():
-            self._call("POST", "/end_weight_update", {})
+        """Close the update that ``begin_weight_update`` has opened."""
+        self._call("POST", "/end_weight_update", {})
 
     def update_weights(self, payloads: list[str], load_format: str | None) -> None:
         """Load tensors: base64 text, one for each tensor-parallel rank, made by ``relax_core.weights.transport``."""
         body = {"serialized_named_tensors": payloads, "load_format": load_format, "flush_cache": False}
         self._call("POST", "/update_weights_from_tensor", body)
+
+    def join_group(self, name: str, backend: str, address: tuple[str, int], rank: int, ranks: int) -> None:
+        """Join a process group of torch; answered once all have joined (gloo), or when first used (NCCL).
+
+        Args:
+            address: host and port of the group's store.
+            rank: of the engine's first rank; its others follow.
+            ranks: of the whole group.
+        """
+        body = {"master_address": address[0], "master_port": address[1], "rank_offset": rank, "world_size": ranks}
+        self._call("POST", "/init_weights_update_group", {**body, "group_name": name, "backend": backend})
+
+    def receive_weights(self, group: str, tensors: Sequence[tuple[str, str, Sequence[int]]]) -> None:
+        """Load tensors that rank 0 of a group broadcasts as one stretch of bytes, without gaps.
+
+        Args:
+            tensors: name, type (``bfloat16``) and shape, in the order of the bytes.
+        """
+        names, dtypes, shapes = zip(*tensors, strict=True)
+        body = {
+            "names": names,
+            "dtypes": dtypes,
+            "shapes": [list(shape) for shape in shapes],
+            "group_name": group,
+            "load_format": "flattened_bucket",
+            "flush_cache": False,
+        }
+        self._call("POST", "/update_weights_from_distributed", body)
 
     def check_weights(self, action: Literal["snapshot", "reset_tensors", "compare"]) -> None:
         """SGLang's own comparison of weights; ``compare`` is refused with the tensors that differ."""
@@ -168,11 +195,24 @@ class EngineControl:
         self._call("POST", "/stop_profile")
 
     def _call(
-        self, method: str, path: str, body: Any = None, *, missing_ok: bool = False, refuse: bool = True
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        missing_ok: bool = False,
+        refuse: bool = True,
+        within: float | None = None,
     ) -> httpx.Response:
+        """Ask the engine.
+
+        Args:
+            within: seconds until it must answer, where that is less than for other calls.
+        """
+        limits = self._limits if within is None else httpx.Timeout(min(within, self.timeout), connect=5.0)
         for attempt in range(self.retries + 1):
             try:
-                response = self._http.request(method, path, json=body)
+                response = self._http.request(method, path, json=body, timeout=limits)
                 break
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:  # nothing was sent: asking again is safe
                 if attempt == self.retries:

@@ -13,10 +13,14 @@ from dataclasses import dataclass, field
 
 from relax_core.config import RelaxConfig
 from relax_core.engines.control import EngineControl
+from relax_core.engines.errors import EngineRefused, EngineUnavailable
 from relax_core.run.engines import RunEngines
 
 FAILURES = 2
 """Consecutive checks that a dead engine has failed: one may fail while an engine is at something long."""
+
+STUCK_SECONDS = 30.0
+"""After which an engine that is at nothing does not answer any more."""
 
 Check = Callable[[str, float], str]
 """Asks the engine at an address, for at most so many seconds; why it is not well, or nothing."""
@@ -26,6 +30,27 @@ def ask(url: str, timeout: float) -> str:
     """A ``Check``: whether it generates a token (SGLang's ``/health_generate``)."""
     with EngineControl(url) as control:
         return control.health(timeout)
+
+
+def stuck(urls: Sequence[str], timeout: float = STUCK_SECONDS) -> dict[str, str]:
+    """The engines that do not answer, and why; one that is paused does answer.
+
+    Args:
+        timeout: seconds that an answer may take.
+    """
+
+    def reason(url: str) -> str:
+        try:
+            with EngineControl(url, timeout=timeout, retries=0) as control:
+                control.server_info()  # the process that computes answers it
+        except EngineUnavailable as error:
+            return error.problem
+        except EngineRefused:
+            pass
+        return ""
+
+    with ThreadPoolExecutor(max(1, len(urls))) as pool:
+        return {url: why for url, why in zip(urls, pool.map(reason, urls), strict=True) if why}
 
 
 @dataclass

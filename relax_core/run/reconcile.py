@@ -10,6 +10,7 @@ from typing import Any
 
 from data.errors import Lost
 from relax_core.run import turns
+from relax_core.run.health import stuck
 from relax_core.run.recovery import bring_trainer_to
 from relax_core.run.session import RunSession
 from relax_core.waiting import told
@@ -44,6 +45,9 @@ def push_weights(run: RunSession, version: int) -> dict[str, Any]:
     """Bring the engines to ``version``, which is the actor's; those that have it are left alone.
 
     Where steps overlap, what is being generated stops for it and goes on with the new weights.
+
+    Raises:
+        Lost: the trainer or an engine; engines that do not answer have been ended.
     """
     weights_id = run.history.weights_id(version)
     label = weight_label(version, weights_id)
@@ -51,7 +55,15 @@ def push_weights(run: RunSession, version: int) -> dict[str, Any]:
         turns.hand_over(run, label)
         interrupts = run.overlaps and run.engines.stale(label)
         with run.gate.closed(run.engines.abort_all) if interrupts else nullcontext():
-            done = dict(run.trainer.push_weights(version, run.engines.urls, weights_id))
+            try:
+                done = dict(run.trainer.push_weights(version, run.engines.urls, weights_id))
+            except Lost:
+                # what died in a broadcast leaves the other end waiting for it, where nobody would find it dead
+                for url, reason in stuck(run.engines.urls).items():
+                    run.lose_engine(url, reason)
+                raise
+        if setup := done.get("setup"):
+            run.progress.note(f"the trainer joined the engines to send them weights: {setup:.1f} s")
         for generation in list(run.generations):
             generation.add(run.engines.urls)  # those that were started anew
         run.pushed = version

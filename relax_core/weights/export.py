@@ -4,9 +4,12 @@ Guarantee: loading fills every parameter of every stage, exporting yields every 
 trip is bit-exact (in one type), under any data, tensor and pipeline parallelism. Runs in trainer processes only.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -14,8 +17,9 @@ from torch import Tensor
 
 from relax_core.training.megatron import mpu
 from relax_core.training.model import unwrap
+from relax_core.training.shape import ModelShape
 from relax_core.weights.huggingface import SHARD_BYTES, HfWeights, write_folder
-from relax_core.weights.mapping import VALUE_HEAD, Entry, blocks, hf_shapes, join, merge, split, tied_copy
+from relax_core.weights.mapping import VALUE_HEAD, Entry, blocks, hf_shapes, join, merge, split_views, tied_copy
 
 
 @torch.no_grad()
@@ -49,7 +53,18 @@ def load_hf(model: torch.nn.Module, folder: str | Path) -> None:
         raise RuntimeError(f"parameters without a mapping: {', '.join(parameters)}")
 
 
-@torch.no_grad()
+class Part(NamedTuple):
+    """One Hugging Face tensor that nobody has put together yet: ``values.reshape(shape)`` is it.
+
+    Attributes:
+        values: its elements in their order, in any shape; a view of a parameter where that is possible.
+    """
+
+    name: str
+    values: Tensor
+    shape: tuple[int, ...]
+
+
 def iter_hf(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
     """All Hugging Face tensors of the model, in the order of :func:`hf_shapes`, on global rank 0.
 
@@ -60,31 +75,43 @@ def iter_hf(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
         Name and tensor, on the model's device and in its type. It may be a view of a parameter: read it before the
         next optimiser step, and do not write to it.
     """
+    for name, values, size in iter_parts(model):
+        yield name, values.reshape(size)
+
+
+def iter_parts(model: torch.nn.Module) -> Iterator[Part]:
+    """As :func:`iter_hf`, with no copy of what is on this rank: for one who copies them anyway."""
     policy = unwrap(model)
     if mpu.get_data_parallel_rank() != 0:  # the other replicas have nothing to add
         return
     stages, stage = mpu.get_pipeline_model_parallel_world_size(), mpu.get_pipeline_model_parallel_rank()
     leads = mpu.get_tensor_model_parallel_rank() == 0
-    shapes = hf_shapes(policy.shape)
+    shapes, plan = _plan(policy.shape, stages)
     group = mpu.get_pipeline_model_parallel_group()
-    for owner, block in blocks(policy.shape, stages):
+    parameters = dict(policy.named_parameters())
+    for owner, block in plan:
         tensors: list[Tensor] = []
         if owner == stage:
-            tensors = _gather(policy, block)
+            tensors = _gather(parameters, policy.shape, block)
         if not leads:
             continue
         names = [name for entry in block for name in entry.hf]
         if owner == stage and stage != 0:
             dist.send(torch.cat([tensor.flatten() for tensor in tensors]), dist.get_global_rank(group, 0), group)
         elif owner != stage and stage == 0:
-            sizes = [torch.Size(shapes[name]) for name in names]
-            flat = policy.frequencies.new_empty(sum(s.numel() for s in sizes), dtype=policy.config.params_dtype)
+            sizes = [math.prod(shapes[name]) for name in names]
+            # on the device of the weights: the rotary frequencies may still be on the CPU
+            flat = next(iter(parameters.values())).new_empty(sum(sizes), dtype=policy.config.params_dtype)
             dist.recv(flat, dist.get_global_rank(group, owner), group)
-            tensors = [
-                part.view(size) for part, size in zip(flat.split([s.numel() for s in sizes]), sizes, strict=True)
-            ]
+            tensors = list(flat.split(sizes))
         if stage == 0:
-            yield from zip(names, tensors, strict=True)
+            yield from (Part(name, values, shapes[name]) for name, values in zip(names, tensors, strict=True))
+
+
+@lru_cache(maxsize=4)
+def _plan(shape: ModelShape, stages: int) -> tuple[dict[str, tuple[int, ...]], list[tuple[int, list[Entry]]]]:
+    """The shapes and the blocks, which are the same in every step."""
+    return hf_shapes(shape), blocks(shape, stages)
 
 
 def save_hf(model: torch.nn.Module, source: str | Path, out: str | Path, shard_bytes: int = SHARD_BYTES) -> None:
@@ -107,10 +134,13 @@ def save_hf(model: torch.nn.Module, source: str | Path, out: str | Path, shard_b
             pass
 
 
-def _gather(policy: torch.nn.Module, block: list[Entry]) -> list[Tensor]:
-    """A block's whole Hugging Face tensors on tensor-parallel rank 0 of its stage, nothing on the others."""
-    model = unwrap(policy)
-    parameters = [model.get_parameter(entry.megatron).detach() for entry in block]
+def _gather(known: dict[str, Tensor], shape: ModelShape, block: list[Entry]) -> list[Tensor]:
+    """A block's Hugging Face tensors (``Part.values``) on tensor-parallel rank 0 of its stage, nothing on the others.
+
+    Args:
+        known: the parameters of this rank by name.
+    """
+    parameters = [known[entry.megatron].detach() for entry in block]
     group = mpu.get_tensor_model_parallel_group()
     gathered = [parameters]
     if group.size() > 1:
@@ -127,5 +157,5 @@ def _gather(policy: torch.nn.Module, block: list[Entry]) -> list[Tensor]:
         ]
     tensors: list[Tensor] = []
     for i, entry in enumerate(block):
-        tensors += merge(entry, [split(entry, rank[i], model.shape) for rank in gathered])
+        tensors += merge(entry, [split_views(entry, rank[i], shape) for rank in gathered])
     return tensors

@@ -146,14 +146,19 @@ def split(entry: Entry, parameter: Tensor, shape: ModelShape) -> list[Tensor]:
 
     Parts may be views of the parameter.
     """
+    views = split_views(entry, parameter, shape)
+    return [view.flatten(0, 1) for view in views] if entry.kind == "qkv" else views
+
+
+def split_views(entry: Entry, parameter: Tensor, shape: ModelShape) -> list[Tensor]:
+    """As :func:`split`, with nothing copied: queries, keys and values as [groups, rows of a group, ...]."""
     if entry.kind == "gate_up":
         return list(parameter.chunk(2))
     if entry.kind != "qkv":
         return [parameter]
     queries = shape.heads // shape.kv_heads
     grouped = parameter.unflatten(0, (-1, (queries + 2) * shape.head_dim))
-    sizes = [queries * shape.head_dim, shape.head_dim, shape.head_dim]
-    return [part.flatten(0, 1) for part in grouped.split(sizes, 1)]
+    return list(grouped.split([queries * shape.head_dim, shape.head_dim, shape.head_dim], 1))
 
 
 def merge(entry: Entry, ranks: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -16,6 +16,7 @@ from data.errors import Lost
 from data.store import RunStore
 from relax_core.config import RelaxConfig
 from relax_core.config.options import with_options
+from relax_core.run import reconcile
 from relax_core.tracking.events import read_events
 
 STEPS, SAMPLES = 3, 4
@@ -162,3 +163,12 @@ def test_a_run_between_two_pushes_goes_on_with_the_weights_that_its_engines_shou
     plain = FakeBackend()
     train(with_options(longer, {"run_dir": str(tmp_path / "plain")}), plain)
     assert engines.trainer.weights == plain.trainer.weights
+
+
+def test_an_engine_that_waits_for_a_trainer_that_died_in_a_push_is_ended(
+    tmp_path: Path, tiny_model: Path, sums: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "stuck", lambda urls: {urls[0]: "it does not answer"})
+    engines = Dying("push_weights", step=1, times=1)
+    train(config(tmp_path, tiny_model, sums), engines)
+    assert engines.ended == [engines.engine.url]

@@ -114,9 +114,15 @@ class CheckpointSection(Section):
     are deleted. Default: all."""
 
     checkpoint_engine_backend: str = option(
-        "nccl", unwired="warn", choices=("nccl", "gloo"), zh="角色之间传送权重所用的通信后端。"
+        "nccl",
+        effect="relax_core/training/push.py",
+        choices=("nccl", "gloo"),
+        zh="引擎与 trainer 使用不同 GPU 时，用哪个通信后端广播权重：nccl，或经主机内存、慢得多的 gloo。使用 --colocate "
+        "时改走双方都映射的显存。在 CPU 上，nccl 表示共享内存，gloo 表示广播。",
     )
-    """Transport that carries weights from role to role."""
+    """What broadcasts weights to engines that have other GPUs than the trainer: nccl, or gloo, which goes through host
+    memory and is much slower. With --colocate they go through device memory that both map instead. On a CPU nccl stands
+    for shared memory, and gloo broadcasts."""
 
     critic_load: str | None = option(
         None,

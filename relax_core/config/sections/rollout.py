@@ -184,9 +184,12 @@ class RolloutSection(Section):
     --partial-rollout."""
 
     update_weight_buffer_size: ByteSize = option(
-        512 * 1024 * 1024, COUNT, effect="relax_core/training/push.py", zh="权重分批送往引擎时一批的字节数。"
+        512 * 1024 * 1024,
+        COUNT,
+        effect="relax_core/training/push.py",
+        zh="权重分批送往引擎时一批的字节数；在 GPU 上同时有两批。",
     )
-    """Bytes of a bucket in which weights go to the engines."""
+    """Bytes of a bucket in which weights go to the engines; on a GPU there are two at a time."""
 
     update_weights_interval: int = option(
         1, COUNT, effect="relax_core/run/session.py", zh="每隔多少个 step 把权重送往引擎；1 表示每步。"

@@ -19,7 +19,10 @@ def test_no_line_is_wider_than_a_hundred_columns() -> None:
 def test_defaults_and_choices_are_shown() -> None:
     text = " ".join(options_help().split())
     assert "--qkv-format {thd,bshd}" in text
-    assert "Bytes of a bucket in which weights go to the engines. (default: 512MB)" in text
+    assert (
+        "Bytes of a bucket in which weights go to the engines; on a GPU there are two at a time. (default: 512MB)"
+        in text
+    )
     assert "Column of the label. Default: no labels." in text
     assert "Train in bfloat16" in text
 

@@ -311,7 +311,7 @@ def test_devices_that_roles_share_count_once() -> None:
 def test_shared_devices_hold_trainer_and_weights_while_they_are_handed_over() -> None:
     actor, engine, both = planned(colocate=True, bf16=True, update_weight_buffer_size=1000).memory
     lasting = sum(actor.parts[name] for name in ("weights", "gradients", "main weights", "Adam"))
-    assert both.parts == {"the actor": lasting, "the engine's weights": engine.parts["weights"], "a bucket": 1000}
+    assert both.parts == {"the actor": lasting, "the engine's weights": engine.parts["weights"], "buckets": 2000}
     assert both.peak == sum(both.parts.values())
     assert [memory.fits for memory in planned(colocate=True, gib=1e-6).memory] == [False, False, False]
     assert len(planned().memory) == 2

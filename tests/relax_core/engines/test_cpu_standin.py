@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from relax_core.engines.cpu import kernels, sampling
+from relax_core.engines.cpu import kernels, memory, sampling
 from relax_core.engines.cpu.attention import attend
 from relax_core.engines.cpu.standin import _AfterImport
 
@@ -97,3 +97,12 @@ def test_importing_the_engine_package_imports_neither_torch_nor_sglang():
         "print(sorted(m for m in ('torch', 'sglang', 'sgl_kernel', 'transformers', 'ray') if m in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_forgetting_the_cache_collects_no_garbage_and_another_sglang_is_noticed():
+    platform = types.ModuleType("platform")
+    with pytest.raises(AttributeError, match="CpuDeviceMixin"):
+        memory.no_collection(platform)
+    platform.CpuDeviceMixin = type("CpuDeviceMixin", (), {"empty_cache": lambda self: pytest.fail("collected")})
+    memory.no_collection(platform)
+    assert platform.CpuDeviceMixin().empty_cache() is None

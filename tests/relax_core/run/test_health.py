@@ -12,7 +12,7 @@ from relax_core.config import RelaxConfig
 from relax_core.config.options import with_options
 from relax_core.engines.control import EngineControl
 from relax_core.run.engines import RunEngines
-from relax_core.run.health import FAILURES, HealthMonitor, monitor, watching
+from relax_core.run.health import FAILURES, HealthMonitor, monitor, stuck, watching
 from relax_core.tracking.events import NO_EVENTS
 
 QUICK = {"interval": 0.02, "timeout": 0.3}
@@ -35,6 +35,7 @@ class Server:
             asyncio.set_event_loop(self._loop)
             app = web.Application()
             app.router.add_get("/health_generate", health)
+            app.router.add_get("/server_info", health)
             runner = web.AppRunner(app)
             self._loop.run_until_complete(runner.setup())
             self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
@@ -188,3 +189,12 @@ def test_a_check_says_why_an_engine_cannot_be_reached(server: Server) -> None:
         assert control.health(5.0) == ""
     with EngineControl("http://127.0.0.1:9") as control:
         assert "cannot be reached" in control.health(5.0)
+
+
+def test_an_engine_is_stuck_that_does_not_answer_and_one_that_says_no_is_not(server: Server, other: Server) -> None:
+    other.hangs, server.status = True, 404
+    found = stuck([server.url, other.url], timeout=0.3)
+    assert list(found) == [other.url]
+    assert "/server_info" in found[other.url]
+    other.stop()
+    assert stuck([]) == {}

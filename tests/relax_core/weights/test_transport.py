@@ -1,23 +1,23 @@
 """Buckets, and the order of calls, against an engine that only remembers what it was sent."""
 
 import base64
-import itertools
 import json
 import pickle
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data.errors import UserError
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
-from relax_core.weights import transport
-from relax_core.weights.transport import buckets, check_equal, push_weights, stale_engines
+from relax_core.weights import bucket, group, load
+from relax_core.weights.group import GroupLink
+from relax_core.weights.transport import check_equal, push_weights, stale_engines
 
 
 class FakeEngine:
@@ -25,7 +25,7 @@ class FakeEngine:
 
     def __init__(self, old: bool = False) -> None:
         self.version, self.calls, self.weights, self.open = "default", [], {}, False
-        self.payloads = 0
+        self.payloads, self.delay = 0, 0.0
         self.old, self.fail_at, self.deaf = old, "", False
         engine = self
 
@@ -35,16 +35,16 @@ class FakeEngine:
             def log_message(self, *args: Any) -> None: ...
 
             def do_GET(self) -> None:
-                if self.path == "/openapi.json":
-                    brackets = {} if engine.old else {"/begin_weight_update": {}, "/end_weight_update": {}}
-                    self.answer(200, {"paths": {"/update_weights_from_tensor": {}, **brackets}})
-                elif self.path == "/model_info" and engine.old:
+                if self.path == "/model_info" and engine.old:
                     self.answer(404, {})
                 else:
                     self.answer(200, {"weight_version": engine.version})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"] or 0)) or "{}")
+                if engine.old and self.path in ("/begin_weight_update", "/end_weight_update"):
+                    self.answer(404, {"detail": "Not Found"})
+                    return
                 engine.calls.append(self.path)
                 if self.path == engine.fail_at:
                     self.answer(400, {"success": False, "message": "no thanks"})
@@ -73,6 +73,7 @@ class FakeEngine:
             self.open = False
         if path == "/update_weights_from_tensor":
             self.payloads = len(body["serialized_named_tensors"])
+            time.sleep(self.delay)
             for text in body["serialized_named_tensors"]:
                 self.load(pickle.loads(base64.b64decode(text)), body["load_format"])
         return 200, {"success": True}
@@ -165,7 +166,7 @@ def test_a_version_that_does_not_stick_is_an_error(engines):
 
 
 def test_a_tensor_that_shared_memory_cannot_hold_is_an_error_not_a_crash(engines, monkeypatch):
-    monkeypatch.setattr(transport, "_shared_free", lambda: 60)
+    monkeypatch.setattr(bucket, "shared_free", lambda: 60)
     with pytest.raises(UserError, match="shm-size"):
         push_weights(tensors().items(), [engines[0].url], 3, 10**6)
     assert engines[0].version == "updating-3"
@@ -184,25 +185,90 @@ def test_a_comparison_that_cannot_fail_proves_nothing(engines):
     assert engines[0].version == "checking"
 
 
-@given(sizes=st.lists(st.integers(0, 50)), limit=st.integers(1, 400))
-def test_buckets_keep_order_and_size(sizes, limit):
-    named = [(str(i), torch.zeros(size)) for i, size in enumerate(sizes)]
-    groups = list(buckets(named, limit))
-    assert [pair[0] for group in groups for pair in group] == [name for name, _ in named]
-    padded = [[-(-tensor.nbytes // 16) * 16 for _, tensor in group] for group in groups]
-    assert all(group for group in groups)
-    assert all(sum(group) <= limit or len(group) == 1 for group in padded)
-    # no two neighbours would have fitted together
-    assert all(sum(a) + b[0] > limit for a, b in itertools.pairwise(padded))
+@pytest.mark.parametrize("places", [1, 2])
+def test_a_bucket_is_made_anew_only_when_no_engine_reads_it(engines, monkeypatch, places):
+    # Two buffers, as on a GPU, in a memory that the engine reads late.
+    monkeypatch.setattr(load, "_buffers", lambda device: places)
+    monkeypatch.setattr(engines[0], "delay", 0.02)
+    many = {str(i): torch.full((16,), float(i)) for i in range(8)}
+    report = push_weights(many.items(), [e.url for e in engines], 3, 64)
+    assert report.buckets == 8
+    for engine in engines:
+        assert {name: tensor[0].item() for name, tensor in engine.weights.items()} == {str(i): i for i in range(8)}
 
 
-def test_buckets_are_made_as_they_are_wanted():
-    made = []
+class Group:
+    """Stands for a group of processes: loads at once into the engine whose connection it is given."""
 
-    def stream() -> Iterator[tuple[str, torch.Tensor]]:
-        for i in range(10):
-            made.append(i)
-            yield str(i), torch.zeros(4)
+    made: ClassVar[list["Group"]] = []
+    targets: ClassVar[dict[str, FakeEngine]] = {}
 
-    next(buckets(stream(), 32))
-    assert len(made) == 3  # two in the bucket and the one that did not fit
+    def __init__(self, engine: Any, tp_size: int, backend: str, device: torch.device) -> None:
+        self.target, self.given_up, self.broken = self.targets[engine.url], False, False
+        self.made.append(self)
+
+    def send(self, buffer: torch.Tensor, slots: list[bucket.Slot], engine: Any) -> None:
+        if self.broken:
+            raise EngineUnavailable("lost")
+        assert [slot.start for slot in slots] == [0, *(slot.end for slot in slots[:-1])]  # no gaps
+        self.target.load(bucket.views(buffer, slots), None)
+
+    def abandon(self) -> None:
+        self.given_up = True
+
+
+@pytest.fixture
+def link(engines, monkeypatch) -> GroupLink:
+    monkeypatch.setattr(group, "EngineGroup", Group)
+    monkeypatch.setattr(Group, "made", [])
+    monkeypatch.setattr(Group, "targets", {engine.url: engine for engine in engines})
+    return GroupLink("gloo")
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 64, 10**6])
+def test_every_engine_gets_every_tensor_by_a_group(engines, link, bucket_bytes):
+    report = push_weights(tensors().items(), [e.url for e in engines], 3, bucket_bytes, link=link)
+    for engine in engines:
+        assert {name: tensor.dtype for name, tensor in engine.weights.items()} == {
+            name: tensor.dtype for name, tensor in tensors().items()
+        }
+        assert all(torch.equal(engine.weights[name], tensor) for name, tensor in tensors().items())
+        assert engine.version == "3"
+        assert "/update_weights_from_tensor" not in engine.calls
+    # Without gaps c, of 8 bytes, would begin at 94, or at 10: it begins another bucket. Of 64: 84 | 10 | 8 | 96 bytes.
+    assert report.buckets == {1: 4, 64: 4, 10**6: 2}[bucket_bytes]
+    assert report.setup > 0
+
+
+def test_a_group_is_kept_for_the_next_push_while_the_engine_is_the_same(engines, link):
+    urls = [engine.url for engine in engines]
+    push_weights(tensors().items(), urls, 1, 10**6, link=link)
+    assert push_weights(tensors().items(), urls, 2, 10**6, link=link).setup == 0
+    engines[1].version = "default"  # what a server says that was started anew
+    assert push_weights(tensors().items(), urls, 3, 10**6, link=link).setup > 0
+    first, second, third = Group.made
+    assert (first.target, second.target, third.target) == (*engines, engines[1])
+    assert (first.given_up, second.given_up, third.given_up) == (False, True, False)
+
+
+def test_a_group_that_broke_is_replaced_by_the_push_that_follows(engines, link):
+    urls = [engine.url for engine in engines]
+    push_weights(tensors().items(), urls, 1, 10**6, link=link)
+    Group.made[0].broken = True
+    with pytest.raises(EngineUnavailable, match="lost"):
+        push_weights(tensors().items(), urls, 2, 10**6, link=link)
+    assert [engine.version for engine in engines] == ["updating-2", "updating-2"]
+    push_weights(tensors().items(), urls, 2, 10**6, link=link)
+    assert [engine.version for engine in engines] == ["2", "2"]
+    assert Group.made[0].given_up
+    assert len(Group.made) == 4  # the other engine reported no version that came through its group: another one too
+
+
+def test_what_the_engine_says_is_told_when_both_ends_of_a_group_fail():
+    ends = [Future(), Future()]
+    ends[0].set_exception(RuntimeError("Connection closed by peer"))
+    ends[1].set_exception(EngineRefused("engine 0 refused: no room"))
+    with pytest.raises(EngineUnavailable, match="no room"):
+        group.settle(ends, 1.0, "late")
+    with pytest.raises(EngineUnavailable, match=r"late within 0\.01 s"):
+        group.settle([Future()], 0.01, "late")
