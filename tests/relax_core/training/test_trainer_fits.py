@@ -13,8 +13,9 @@ from relax_core.config.sections import RelaxConfig
 from relax_core.training.actor import trainer_environment, trainer_options
 from relax_core.training.roles import Role
 
-OTHER_THINGS = {"async_save", "context_parallel_size", "debug", "run_dir", "save", "split"}
-"""Names of options that are also those of methods, of sections and of Megatron's own settings; where a log goes."""
+OTHER_THINGS = {"async_save", "context_parallel_size", "debug", "offload_train", "run_dir", "save", "split"}
+"""Names of options that are also those of methods, of sections and of Megatron's own settings; where a log goes;
+whether host memory is taken at the start, which it is in any case when it is wanted."""
 
 
 def test_every_option_that_the_trainer_reads_is_among_them() -> None:
