@@ -2,7 +2,8 @@
 
 Guarantee: on a CPU, where it is switched off and where nothing can be compiled a function runs as it is written, with
 the same numbers up to rounding. One that cannot be compiled says so once. The first size of every tensor but a
-parameter is a symbol: another number of rows compiles nothing anew.
+parameter is a symbol: another number of rows compiles nothing anew. A single row, or none, is computed as it is
+written: torch would compile such sizes on their own.
 """
 
 import functools
@@ -18,6 +19,10 @@ R = TypeVar("R")
 
 SWITCH = "RELAX_COMPILE"
 """Environment variable; 0 switches it off for all of a process, whatever the options say."""
+
+VARIANTS = 64
+"""Of one function that torch may compile, instead of 8: a norm of layers, queries and keys, with and without gradient,
+of weights that are trained or frozen, has 12."""
 
 _log = logging.getLogger(__name__)
 _wanted = True
@@ -35,7 +40,7 @@ def wants_compiled() -> bool:
 
 
 def _counts_rows(value: object) -> bool:
-    """The first size of it is a symbol. (Sizes of 0 and 1 are compiled on their own in any case.)"""
+    """The first size of it is a symbol. (Sizes of 0 and 1 would be compiled on their own in any case.)"""
     return (
         isinstance(value, torch.Tensor)
         and not isinstance(value, torch.nn.Parameter)
@@ -48,14 +53,14 @@ class Compiled(Generic[P, R]):
     """A function of tensors, compiled at its first call with one on a GPU.
 
     Args:
-        function: pure; its first argument is a tensor.
+        function: pure; its first argument is a tensor [rows, ...].
         backend: of ``torch.compile``.
     """
 
     def __init__(self, function: Callable[P, R], backend: str = "inductor") -> None:
         self.plain, self._backend = function, backend
         self._fast: Callable[..., R] | None = None
-        self._broken = False
+        self._broken = self._told = False
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -66,9 +71,12 @@ class Compiled(Generic[P, R]):
 
     def compiled(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The compiled function, whatever the device; the plain one where it cannot be compiled."""
-        if self._broken:
+        first: Any = args[0]
+        if self._broken or first.shape[0] < 2:
             return self.plain(*args, **kwargs)
         if self._fast is None:
+            settings = torch._dynamo.config
+            settings.recompile_limit = max(settings.recompile_limit, VARIANTS)
             self._fast = torch.compile(self.plain, fullgraph=True, backend=self._backend)
         for value in (*args, *kwargs.values()):
             if _counts_rows(value):
@@ -77,11 +85,18 @@ class Compiled(Generic[P, R]):
             return self._fast(*args, **kwargs)
         except torch.OutOfMemoryError:
             raise
+        except torch._dynamo.exc.FailOnRecompileLimitHit as error:  # is no TorchDynamoException
+            self._tell(error)  # what is compiled already goes on
         except (torch._dynamo.exc.TorchDynamoException, ImportError) as error:
             self._broken = True
+            self._tell(error)
+        return self.plain(*args, **kwargs)
+
+    def _tell(self, error: Exception) -> None:
+        if not self._told:
+            self._told = True
             reason = str(error).strip().splitlines()
             _log.warning("%s runs uncompiled, which is slower: %s", self.plain.__name__, (reason or [repr(error)])[0])
-            return self.plain(*args, **kwargs)
 
 
 def compiled(function: Callable[P, R]) -> Compiled[P, R]:

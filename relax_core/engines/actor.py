@@ -96,8 +96,10 @@ class SGLangEngine:
         return {"busy_with": "start"} if self._starting else asdict(self.info())
 
     def fits(self, spec: EngineSpec) -> bool:
-        """Whether this is the engine that ``spec`` describes, and its server runs."""
-        return self.spec == spec and self.alive() and self._held is not None
+        """Whether this is the engine that ``spec`` describes, and its server runs. A change of memory that another call
+        is at is waited for."""
+        with self._memory:
+            return self.spec == spec and self.alive() and self._held is not None
 
     def alive(self) -> bool:
         """Whether the server process runs."""

@@ -26,12 +26,14 @@ class Packing:
         lengths: tokens of each sequence, in order.
         cu_seqlens: int32 [N + 1], where each sequence begins and, last, T; on the model's device.
         cos, sin: rotary tables [T, 1, head_dim / 2] in the model's type.
+        ruler: [longest] of nothing: a size is a symbol for what is compiled, where a number would be a constant.
     """
 
     lengths: tuple[int, ...]
     cu_seqlens: Tensor
     cos: Tensor
     sin: Tensor
+    ruler: Tensor
 
     @classmethod
     def of(cls, lengths: Sequence[int], frequencies: Tensor, dtype: torch.dtype) -> "Packing":
@@ -39,7 +41,8 @@ class Packing:
         lengths = tuple(int(length) for length in lengths)
         bounds = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
         cos, sin = rotary_tables(lengths, frequencies, dtype)
-        return cls(lengths, bounds.to(frequencies.device, non_blocking=True), cos, sin)
+        ruler = frequencies.new_empty(1).expand(max(lengths, default=0))
+        return cls(lengths, bounds.to(frequencies.device, non_blocking=True), cos, sin, ruler)
 
     @property
     def longest(self) -> int:

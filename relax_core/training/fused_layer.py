@@ -57,7 +57,7 @@ def transformer_layer(
     cos: Tensor,
     sin: Tensor,
     bounds: Tensor,
-    longest: int,
+    ruler: Tensor,
     weights: LayerWeights,
     shape: tuple[int, int, int],
     epsilon: float,
@@ -66,7 +66,7 @@ def transformer_layer(
 
     Args:
         x: [T, 1, hidden], float16 or bfloat16.
-        cos, sin, bounds, longest: of the packing, as ``Packing`` has them.
+        cos, sin, bounds, ruler: of the packing, as ``Packing`` has them.
         shape: query heads, key-value heads, head size.
         epsilon: of all norms.
 
@@ -80,7 +80,7 @@ def transformer_layer(
     query, key, value = mixed[:, :, :-2].reshape(-1, heads, size), mixed[:, :, -2], mixed[:, :, -1]
     if weights.query_norm is not None and weights.key_norm is not None:
         query, key = _norm(query, weights.query_norm, epsilon), _norm(key, weights.key_norm, epsilon)
-    attended = flash(_turn(query, cos, sin), _turn(key, cos, sin), value, bounds, longest, None)
+    attended = flash(_turn(query, cos, sin), _turn(key, cos, sin), value, bounds, ruler.shape[0], None)
     x = x + F.linear(attended.flatten(1).unsqueeze(1), weights.projection)
     gate, up = F.linear(_norm(x, weights.mlp_norm, epsilon), weights.gate_up).chunk(2, -1)
     return x + F.linear(F.silu(gate) * up, weights.down)
@@ -154,7 +154,7 @@ class LayerForward:
             packing.cos,
             packing.sin,
             packing.cu_seqlens,
-            packing.longest,
+            packing.ruler,
             self._weights,
             self._shape,
             self._epsilon,

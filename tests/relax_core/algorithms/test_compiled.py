@@ -36,6 +36,43 @@ def test_another_number_of_rows_compiles_nothing_anew() -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
+def scaled(x: Tensor, weight: Tensor) -> Tensor:
+    return x * weight
+
+
+def test_one_row_and_none_are_computed_as_it_is_written() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    function = Compiled(doubled, backend="eager")
+    for rows in (0, 1):
+        assert torch.equal(function.compiled(torch.ones(rows, 2)), torch.full((rows, 2), 2.0))
+    assert not counters["stats"]
+
+
+def test_more_variants_than_torch_compiles_by_itself_are_compiled() -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    function = Compiled(scaled, backend="eager")
+    for size in range(2, 14):  # torch gives up after 8; a parameter's size is a number
+        assert function.compiled(torch.ones(3, size), torch.nn.Parameter(torch.ones(size))).shape == (3, size)
+    assert counters["stats"]["unique_graphs"] == 12
+
+
+def test_a_variant_too_many_is_computed_as_it_is_written(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(module, "VARIANTS", 2)
+    function = Compiled(scaled, backend="eager")
+    with torch._dynamo.config.patch(recompile_limit=2), caplog.at_level(logging.WARNING, logger=module.__name__):
+        for size in (2, 3, 4, 5, 2):
+            assert function.compiled(torch.ones(3, size), torch.nn.Parameter(torch.ones(size))).shape == (3, size)
+    assert counters["stats"]["unique_graphs"] == 2
+    (record,) = [record for record in caplog.records if record.name == module.__name__]
+    assert record.getMessage().startswith("scaled runs uncompiled, which is slower: ")
+
+
 def test_what_cannot_be_compiled_says_so_once_and_runs_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
     function = Compiled(broken, backend="eager")
     with caplog.at_level(logging.WARNING, logger=module.__name__):

@@ -6,8 +6,9 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -186,6 +187,26 @@ def test_an_engine_that_failed_halfway_is_no_longer_what_it_should_be(server: Se
     with pytest.raises(EngineUnavailable, match="KeyError"):
         engine.resume()
     assert not engine.fits(engine.spec)
+
+
+def test_an_engine_that_is_giving_up_memory_is_still_what_it_should_be(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, begun, go_on = started(server, MEMORY_SAVER), Event(), Event()
+
+    def flush_cache(control: EngineControl) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    monkeypatch.setattr(EngineControl, "flush_cache", flush_cache)
+    with ThreadPoolExecutor(2) as pool:
+        giving = pool.submit(engine.release, ["kv_cache"])
+        assert begun.wait(60)
+        fits = pool.submit(engine.fits, engine.spec)
+        wait([fits], timeout=0.2)  # a wrong answer comes at once
+        go_on.set()
+        assert fits.result(60)
+        giving.result(60)
 
 
 @pytest.mark.sglang

@@ -194,7 +194,7 @@ def as_on_a_gpu() -> Iterator[None]:
         nonlocal called
         called += 1
         lengths = tuple(bounds.diff().tolist())
-        return attend(query, key, value, Packing(lengths, bounds, query, query), scale)
+        return attend(query, key, value, Packing(lengths, bounds, query, query, query), scale)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_layer, "fits", lambda config: True)
