@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(pack(chosen.folder, chosen.parts, chosen.part_mib), end="; ")
         else:
             print(join(chosen.part, chosen.folder), end="; ")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         print(f"carry: {error}", file=sys.stderr)
         return 1
     print(f"{time.perf_counter() - started:.1f} s")
@@ -129,14 +129,16 @@ def join(part: Path, folder: Path) -> str:
     """Keep a part beside ``folder``; once all are there, write the folder and remove them.
 
     Raises:
-        ValueError: a piece or a file is damaged.
+        ValueError: a piece, a listing or a file is damaged, or ``folder`` has other things.
         OSError: there is no such part, or ``folder`` cannot be written.
     """
-    listing = json.loads((part / "listing.json").read_text())
+    listing = listed(part)
     pieces, mark = listing["pieces"], folder / ".carried"
-    stamp = hashlib.sha256(json.dumps(pieces).encode()).hexdigest()
+    stamp = hashlib.sha256(json.dumps([listing["files"], pieces]).encode()).hexdigest()  # names too
     if mark.exists() and mark.read_text() == stamp:
         return f"{folder} is complete already"
+    if folder.exists() and not mark.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} has something that was not carried there: name another folder, or remove it")
     place = listing["this"]
     kept = folder.parent / f".{folder.name}.parts"
     kept.mkdir(parents=True, exist_ok=True)
@@ -162,6 +164,27 @@ def join(part: Path, folder: Path) -> str:
     new.replace(folder)
     shutil.rmtree(kept)
     return f"{folder}: {len(listing['files'])} files, {sum(file['size'] for file in listing['files']) / MIB:.1f} MiB"
+
+
+def listed(part: Path) -> dict[str, Any]:
+    """What a part says of itself and of all.
+
+    Raises:
+        ValueError: ``pack`` does not write such a listing, for instance one with names outside the folder.
+    """
+    try:
+        found: dict[str, Any] = json.loads((part / "listing.json").read_text())
+        names = [Path(file["name"]) for file in found["files"]]
+        right = range(len(found["pieces"])).index(found["this"]) >= 0
+        right &= all(len(piece) == 64 and piece.isalnum() for piece in found["pieces"])
+        right &= not any(name.is_absolute() or ".." in name.parts for name in names)
+        for file in found["files"]:
+            right &= file["size"] >= 0 and len(file["sha256"]) == 64 and all(size >= 0 for _, size in file["chunks"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        right = False
+    if not right:
+        raise ValueError(f"{part} is damaged: its listing.json is not one that was packed")
+    return found
 
 
 def write(path: Path, file: dict[str, Any], packed: memoryview) -> None:

@@ -91,6 +91,7 @@ def learn(chosen: argparse.Namespace) -> int:
 
 
 def prepare(chosen: argparse.Namespace) -> None:
+    from data.errors import UserError
     from relax_core.models import is_model_folder, prepare_smollm2
 
     if not is_model_folder(chosen.model):
@@ -98,7 +99,10 @@ def prepare(chosen: argparse.Namespace) -> None:
         if chosen.rehearse:
             write_model(chosen.model, "tiny")
         else:
-            prepare_smollm2(chosen.model)
+            try:
+                prepare_smollm2(chosen.model)
+            except UserError as error:
+                sys.exit(f"learning: {error}")
         print(f"model: {chosen.model}, made in {time.monotonic() - began:.0f} s", flush=True)
     training, held_out = sums()
     for name, rows in (("train", training), ("held_out", held_out)):

@@ -94,9 +94,12 @@ def main() -> int:
         print("No GPU here (nvidia-smi finds none): --rehearse tries everything on a CPU.")
         return 2
     out = (chosen.out or ROOT / "runs" / ("gpu-rehearsal" if chosen.rehearse else "gpu")).resolve()
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        table.record(out, chosen.rehearse)
+    except OSError as error:
+        parser.error(f"--out {out} cannot be written: {error.strerror}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the blocks that end a part
-    table.record(out, chosen.rehearse)
     failed = run(parts, out, gpus, chosen.rehearse, chosen.again, chosen.limit)
     print(f"\n{table.write(out, PARTS)}")
     return int(failed)
@@ -106,9 +109,11 @@ def selected(names: str | None) -> list[Part]:
     """Parts by name, in their order.
 
     Raises:
-        ValueError: there is no such part.
+        ValueError: there is no such part, or none is named.
     """
     wanted = None if names is None else {name.strip().removesuffix(".py") for name in names.split(",") if name.strip()}
+    if wanted is not None and not wanted:
+        raise ValueError("--only names no part")
     if unknown := sorted((wanted or set()) - {part.name for part in PARTS}):
         raise ValueError(f"no part {', '.join(unknown)}; there are {', '.join(part.name for part in PARTS)}")
     return [part for part in PARTS if wanted is None or part.name in wanted]

@@ -36,8 +36,12 @@ def main() -> int:
 
 def write(out: Path, parts: Sequence["Part"]) -> str:
     """The whole text, which is ``table.md`` too."""
-    machine = json.loads(text) if (text := read(out / "machine.json")) else measured(False)
-    lines = [f"{name}: {value}" for name, value in machine.items()]
+    recorded = out / "machine.json"
+    try:
+        machine = json.loads(recorded.read_text()) if recorded.exists() else measured(False)
+        lines = [f"{name}: {value}" for name, value in machine.items()]
+    except (OSError, ValueError, AttributeError):
+        lines = ["the machine is not known: machine.json cannot be read"]
     lines = ["; ".join(lines) + ".", "", "| What | Seen | Goal | Command |", "|---|---|---|---|"]
     lines += [f"| {' | '.join(map(cell, row))} |" for row in rows(out, parts)]
     whole = "\n".join(lines)
@@ -66,12 +70,14 @@ def rows(out: Path, parts: Sequence["Part"]) -> list[list[str]]:
 
 def rows_of(path: Path) -> list[list[str]]:
     """``rows`` of a program's JSON, each of three texts; one that says so where there are none in it."""
-    if not (text := read(path)):
-        return []
     try:
+        if not (text := read(path)):
+            return []
         given = json.loads(text)["rows"]
+        if not all(isinstance(row, list) for row in given):
+            raise TypeError("rows are lists")
         return [[str(value) for value in (*row, "-", "-", "-")[:3]] for row in given]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         return [[path.stem, f"no rows in {path.name}", "-"]]
 
 

@@ -1,8 +1,8 @@
 """Functions that torch compiles where tensors are on a GPU.
 
-Guarantee: on a CPU, where it is switched off and where nothing can be compiled a function runs as it is written, with
-the same numbers up to rounding. One that cannot be compiled says so once. The first size of every tensor but a
-parameter is a symbol: another number of rows compiles nothing anew. A single row, or none, is computed as it is
+Guarantee: on a CPU, in float32, where it is switched off and where nothing can be compiled a function runs as it is
+written, with the same numbers up to rounding. One that cannot be compiled says so once. The first size of every tensor
+but a parameter is a symbol: another number of rows compiles nothing anew. A single row, or none, is computed as it is
 written: torch would compile such sizes on their own.
 """
 
@@ -23,6 +23,10 @@ SWITCH = "RELAX_COMPILE"
 VARIANTS = 64
 """Of one function that torch may compile, instead of 8: a norm of layers, queries and keys, with and without gradient,
 of weights that are trained or frozen, has 12."""
+
+HALF = (torch.bfloat16, torch.float16)
+"""What is compiled. In float32 the same calls have to give the same bits in another process, and torch may choose the
+order of a compiled sum by how long it takes."""
 
 _log = logging.getLogger(__name__)
 _wanted = True
@@ -65,7 +69,7 @@ class Compiled(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         first: Any = args[0]
-        if not first.is_cuda or torch.compiler.is_compiling() or not wants_compiled():
+        if not first.is_cuda or first.dtype not in HALF or torch.compiler.is_compiling() or not wants_compiled():
             return self.plain(*args, **kwargs)
         return self.compiled(*args, **kwargs)
 
@@ -91,6 +95,11 @@ class Compiled(Generic[P, R]):
             self._broken = True
             self._tell(error)
         return self.plain(*args, **kwargs)
+
+    @property
+    def usable(self) -> bool:
+        """Nothing has shown yet that it cannot be compiled."""
+        return not self._broken
 
     def _tell(self, error: Exception) -> None:
         if not self._told:

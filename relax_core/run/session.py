@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from functools import cached_property, partial
 from typing import Any
 
@@ -52,6 +53,9 @@ def run_id(url: str) -> str:
 
 _CLOCKS = 64
 """Steps whose clocks are kept."""
+
+_GIVING_SECONDS = 30.0
+"""For which a run that ends waits for engines that are giving up memory."""
 
 
 class RunSession(RunPrompts, RunEngines):
@@ -398,6 +402,8 @@ class RunSession(RunPrompts, RunEngines):
             self.end_stream(step)
         if "reward_pools" in self.__dict__:
             self.reward_pools.close()
+        if self.giving is not None:  # in a thread, that needs the way to the engines
+            wait([self.giving], _GIVING_SECONDS)
         if self._backend is not None:
             self._backend.close()
         self._lock.release()

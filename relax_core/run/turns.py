@@ -31,9 +31,11 @@ WEIGHTS, CACHE = PARTS
 
 
 def take_turns(run: RunSession) -> bool:
-    """Whether anyone gives up memory in this run. A CPU's memory is the host's: there is nothing to give up."""
+    """Whether anyone gives up memory in this run. A CPU's memory is the host's: there is nothing to give up. Where
+    steps overlap, all of them work at the same time."""
     options = run.config.cluster
-    return bool(options.offload_train or options.offload_rollout) and run.backend.device == "cuda"
+    wanted = bool(options.offload_train or options.offload_rollout) and not run.config.backend.fully_async
+    return wanted and run.backend.device == "cuda"
 
 
 def note(run: RunSession) -> None:

@@ -118,8 +118,8 @@ def fuse(decoder: Any, config: Any) -> bool:
 
 
 def takes(hidden_states: Tensor) -> bool:
-    """Whether hidden states go through the function."""
-    return hidden_states.is_cuda and wants_compiled()
+    """Whether hidden states go through the function. (One that is not compiled keeps more than Megatron's layer.)"""
+    return hidden_states.is_cuda and wants_compiled() and transformer_layer.usable
 
 
 class LayerForward:

@@ -8,6 +8,7 @@ Plain Python: every rank makes the same calls in the same order. ``status`` may 
 another call runs; nothing else may.
 """
 
+import gc
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -106,8 +107,10 @@ class Trainer:
         """
         with self._doing("initialise", "nothing"):
             self._finish_save()
+            self._offload.complete()  # else what is on its way might come into memory that is the new model's by then
             self._built = self._accumulation = None  # before the new ones: two models may not fit
             self._offload = Offload(self.device)
+            gc.collect()  # Megatron's objects know each other
             seed_all(self.config.optimizer.seed)
             self._built = build_parts(self.config, self.layout, self.device, self.role)
             if self.device.type == "cuda" and self.config.cluster.offload_train:

@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from datetime import timedelta
 from typing import Any, cast
@@ -145,6 +145,11 @@ class GroupLink:
         """The engine has got this version, and reports it."""
         self._labels[url] = label
 
+    def keep(self, urls: Collection[str]) -> None:
+        """Give up the groups of engines that are not among these: they are gone, and a group holds device memory."""
+        for url in [url for url in list(self._known) if url not in urls]:
+            self.lost(url)
+
     def lost(self, url: str) -> None:
         """Use the engine's present group no more."""
         self._labels.pop(url, None)
@@ -190,6 +195,8 @@ def _forget(group: Any) -> None:
     world = c10d._world
     for table in (world.pg_map, world.pg_names, world.pg_backend_config, world.pg_to_tag):
         table.pop(group, None)
-    for known in world.tags_to_pg.values():
+    for tag, known in list(world.tags_to_pg.items()):  # a copy: another engine's group may be entered meanwhile
         if group in known:
             known.remove(group)
+            if tag and not known:
+                world.tags_to_pg.pop(tag, None)

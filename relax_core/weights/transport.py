@@ -82,7 +82,7 @@ def push_weights(
         tp_size: tensor-parallel size of the engines.
         elsewhere: engines may be on other devices than the tensors.
         link: broadcast in its groups, rather than through memory that is mapped.
-        seen: the versions that the engines report, where they have just been asked.
+        seen: the versions that all engines report, where they have just been asked; ``link`` gives up other engines.
 
     Raises:
         EngineUnavailable, EngineRefused: an engine failed; it reports no numeric version then.
@@ -94,6 +94,8 @@ def push_weights(
     spent = dict.fromkeys(urls, 0.0)
     if not stale:
         return PushReport(time.perf_counter() - start, 0, 0, spent)
+    if link is not None:
+        link.keep(seen)
     with connected(stale) as engines:
         mark = functools.partial(_suspend, version=f"updating-{version}")
         route = Route(bucket_bytes, tp_size, elsewhere, link, seen)
@@ -139,10 +141,11 @@ def check_equal(
         seen = dict(zip(urls, versions, strict=True))
         load(tensors, engines, Route(bucket_bytes, tp_size, elsewhere, link, seen))
         problems = engines.each(_compare)
-        if not any(problems):
-            engines.each(EngineControl.resume)  # before the version, as in a push
         for engine, version, problem in zip(engines.all, versions, problems, strict=True):
-            engine.set_weight_version(f"unequal-{version}" if problem else version)
+            if problem:
+                engine.set_weight_version(f"unequal-{version}")
+            else:  # also beside one that differs: an engine with a version is left alone, paused or not
+                _release(engine, version)
         if any(problems):
             raise WeightsDiffer(
                 f"After the weight sync the weights of {sum(map(bool, problems))} of {len(urls)} engines differ "

@@ -93,3 +93,61 @@ def test_what_is_packed_anew_leaves_no_older_part(carry: ModuleType, folder: Pat
 def test_an_empty_folder_is_refused(carry: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "nothing").mkdir()
     assert carry.main(["pack", str(tmp_path / "nothing"), str(tmp_path / "parts")]) == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"files": [{"name": "../../outside", "size": 0, "sha256": "0" * 64, "chunks": []}]},
+        {"files": [{"name": "/outside", "size": 0, "sha256": "0" * 64, "chunks": []}]},
+        {"files": [{"name": "a"}]},
+        {"pieces": ["../../outside"]},
+        {"pieces": None},
+        {"this": 1},
+        {"this": -1},
+    ],
+)
+def test_a_listing_that_was_not_packed_is_refused(
+    carry: ModuleType, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: dict[str, object]
+) -> None:
+    parts, there = tmp_path / "parts", tmp_path / "inner" / "there"
+    carry.main(["pack", str(folder), str(parts)])
+    listing = parts / "part-1" / "listing.json"
+    listing.write_text(json.dumps({**json.loads(listing.read_text()), **wrong}))
+    assert carry.main(["join", str(parts / "part-1"), str(there)]) == 1
+    assert "listing.json is not one that was packed" in capsys.readouterr().err
+    assert not there.parent.exists()
+    listing.write_text("[]")
+    assert carry.main(["join", str(parts / "part-1"), str(there)]) == 1
+
+
+def test_bytes_that_cannot_be_unpacked_are_told(
+    carry: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "text").write_bytes(b"not packed")
+    carry.main(["pack", str(tmp_path / "one"), str(tmp_path / "parts")])
+    listing = tmp_path / "parts" / "part-1" / "listing.json"
+    for kind in ("xz", "zlib"):
+        listing.write_text(listing.read_text().replace('"raw"', f'"{kind}"').replace('"xz"', f'"{kind}"'))
+        assert carry.main(["join", str(listing.parent), str(tmp_path / "there")]) == 1
+        assert "carry: " in capsys.readouterr().err
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_folder_that_has_something_else_is_left_alone(
+    carry: ModuleType, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts, there = tmp_path / "parts", tmp_path / "there"
+    carry.main(["pack", str(folder), str(parts)])
+    there.mkdir()
+    (there / "mine").write_text("precious")
+    assert carry.main(["join", str(parts / "part-1"), str(there)]) == 1
+    assert "name another folder" in capsys.readouterr().err
+    assert (there / "mine").read_text() == "precious"
+    (there / "mine").unlink()
+    assert carry.main(["join", str(parts / "part-1"), str(there)]) == 0  # an empty one will do
+    (folder / "empty").unlink()
+    carry.main(["pack", str(folder), str(parts)])
+    assert carry.main(["join", str(parts / "part-1"), str(there)]) == 0  # so will one that was carried before
+    assert same(folder, there)

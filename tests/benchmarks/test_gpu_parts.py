@@ -149,3 +149,28 @@ def test_an_unknown_part_is_refused():
     refused = subprocess.run(command, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "no part speed; there are trainer_speed," in refused.stderr
+
+
+def test_an_only_without_a_name_and_a_folder_that_cannot_be_written_are_refused(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    for words, reason in (
+        (["--only", ","], "--only names no part"),
+        (["--out", str(tmp_path / "file"), "--only", "numerics"], "file cannot be written: File exists"),
+    ):
+        command = ["python3", str(FOLDER / "parts.py"), "--rehearse", *words]
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert refused.returncode == 2
+        assert reason in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_files_that_cannot_be_read_have_a_row_that_says_so(tmp_path: Path):
+    (tmp_path / "machine.json").write_text("{")
+    (tmp_path / "numerics.json").write_bytes(b"\xff\xfe")
+    (tmp_path / "generation.json").mkdir()
+    (tmp_path / "other.json").write_text('{"rows": "abc"}')
+    command = [sys.executable, str(FOLDER / "table.py"), str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown.startswith("the machine is not known")
+    for name in ("numerics", "generation", "other"):
+        assert f"| {name} | no rows in {name}.json | - |" in shown

@@ -114,3 +114,12 @@ def test_the_options_of_a_run_are_known_and_further_ones_win(learning: ModuleTyp
     assert config.optimizer.lr == 1e-5  # what is given further wins
     assert config.cluster.colocate is not cpu
     assert config.run.run_dir == str(tmp_path / "seed-7")
+
+
+def test_something_else_than_a_model_is_told_in_a_line(
+    learning: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(sys, "argv", ["learning.py", str(tmp_path / "file"), "--work", str(tmp_path / "work")])
+    with pytest.raises(SystemExit, match=r"learning: .*file exists but is not a complete model folder"):
+        learning.main()

@@ -21,6 +21,24 @@ def broken(x: Tensor) -> Tensor:
     return x * 3
 
 
+class OnAGpu:
+    """What is asked of a tensor there."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.is_cuda, self.dtype, self.shape = True, dtype, (4,)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "compiles"), [(torch.bfloat16, True), (torch.float16, True), (torch.float32, False)], ids=str
+)
+def test_narrow_types_are_compiled_and_float32_keeps_its_bits(
+    dtype: torch.dtype, compiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = Compiled(lambda x: "as written")
+    monkeypatch.setattr(function, "compiled", lambda x: "compiled")
+    assert function(OnAGpu(dtype)) == ("compiled" if compiles else "as written")
+
+
 def test_on_a_cpu_nothing_is_compiled() -> None:
     counters.clear()
     assert torch.equal(compiled(doubled)(torch.ones(3)), torch.full((3,), 2.0))

@@ -3,6 +3,8 @@
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +15,7 @@ from data.errors import Lost
 from relax_core.config.options import with_options
 from relax_core.config.sections import RelaxConfig
 from relax_core.run import turns
+from relax_core.run.session import RunSession
 
 ALL = frozenset({"weights", "kv_cache"})
 NAMES = ("trainer", "critic", "engines", "judge")
@@ -117,6 +120,7 @@ def test_engines_that_gave_up_their_weights_are_stale(backend: FakeBackend) -> N
         ({"offload_rollout": False}, ["critic -state"]),
         ({"offload_train": False, "offload_rollout": False}, []),
         ({"offload_train": None, "offload_rollout": None}, []),
+        ({"fully_async": True}, []),  # engines generate while others learn
     ],
 )
 def test_each_option_moves_its_own_side(
@@ -188,6 +192,18 @@ def test_nothing_is_given_up_behind_a_generation_where_the_cache_is_still_wanted
         run.mode = mode
         turns.generated(run)
         assert run.giving is None
+
+
+def test_a_run_that_ends_keeps_the_way_to_engines_that_are_giving_up_memory(tmp_path: Path) -> None:
+    config = with_options(RelaxConfig(), {"run_dir": str(tmp_path)})
+    given, giving = [], Future[None]()
+    backend: Any = SimpleNamespace(close=lambda: given.append(giving.done()))
+    run = RunSession(config, {}, lambda *_: backend, SimpleNamespace(), training=False)
+    assert run.backend is backend
+    run.giving = giving
+    threading.Timer(0.05, giving.set_result, [None]).start()
+    run.close()
+    assert given == [True]
 
 
 def test_without_a_judge_scoring_changes_nothing(backend: FakeBackend) -> None:

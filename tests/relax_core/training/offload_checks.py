@@ -1,6 +1,7 @@
 """What the ranks of test_trainer_offload.py run."""
 
 import gc
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,8 @@ import torch
 from trainers import PLAIN, make_config, make_trainer, same, weights
 from training_batches import batches
 
-from relax_core.training import offload
+from relax_core.training import build, offload
+from relax_core.training import trainer as trainer_module
 from relax_core.training.host_memory import CHUNK_BYTES
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -157,6 +159,20 @@ def on_its_way(model: str, work: str) -> None:
     rows = [trainer.train(1, 2, refs[1], store.url, "w1").metrics for trainer in (plain, moved)]
     assert rows[0] == rows[1]
     assert same(weights(plain), weights(moved))
+
+    main = moved._parts.optimizer.chained_optimizers[0].optimizer.param_groups[0]["params"]
+    moved.offload()
+    moved.onload()
+    assert all(torch.isnan(one).all() for one in main)
+    old = weakref.ref(next(moved.model.parameters()))
+
+    def build_parts(*arguments: Any) -> Any:
+        assert old() is None  # there is room for the new model
+        return build.build_parts(*arguments)
+
+    with patch.object(trainer_module, "build_parts", build_parts):
+        moved.initialise()
+    assert not any(torch.isnan(one).any() for one in main)  # it came before its memory was somebody else's
     forgets(model, work)
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -17,7 +18,7 @@ from data.errors import UserError
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
 from relax_core.weights import bucket, group, load
 from relax_core.weights.group import GroupLink
-from relax_core.weights.transport import check_equal, push_weights, stale_engines
+from relax_core.weights.transport import WeightsDiffer, check_equal, push_weights, stale_engines
 
 
 class FakeEngine:
@@ -26,6 +27,7 @@ class FakeEngine:
     def __init__(self, old: bool = False) -> None:
         self.version, self.calls, self.weights, self.open = "default", [], {}, False
         self.payloads, self.delay = 0, 0.0
+        self.differs: list[str] = []  # what comparisons say in turn; "": all is equal
         self.old, self.fail_at, self.deaf = old, "", False
         engine = self
 
@@ -65,6 +67,8 @@ class FakeEngine:
     def handle(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if path == "/update_weight_version" and not self.deaf:
             self.version = body["new_version"]
+        if path == "/weights_checker" and body["action"] == "compare" and self.differs and self.differs.pop(0):
+            return 400, {"message": "name=w differs"}
         if path == "/begin_weight_update":
             if self.open:
                 return 400, {"message": "a weight-update session is already open"}
@@ -185,6 +189,17 @@ def test_a_comparison_that_cannot_fail_proves_nothing(engines):
     assert engines[0].version == "checking"
 
 
+def test_an_engine_that_passes_the_comparison_goes_on_also_beside_one_that_does_not(engines):
+    for engine, after in zip(engines, ["", "w"], strict=True):
+        engine.version, engine.differs = "3", ["w", after]  # random numbers differ, then the weights do or not
+    with pytest.raises(WeightsDiffer, match="of 1 of 2 engines"):
+        check_equal(tensors().items(), [engine.url for engine in engines])
+    assert [engine.version for engine in engines] == ["3", "unequal-3"]
+    # a push leaves an engine alone that has the version: it must not stay paused
+    assert engines[0].calls[-2:] == ["/continue_generation", "/update_weight_version"]
+    assert "/continue_generation" not in engines[1].calls
+
+
 @pytest.mark.parametrize("places", [1, 2])
 def test_a_bucket_is_made_anew_only_when_no_engine_reads_it(engines, monkeypatch, places):
     # Two buffers, as on a GPU, in a memory that the engine reads late.
@@ -249,6 +264,34 @@ def test_a_group_is_kept_for_the_next_push_while_the_engine_is_the_same(engines,
     first, second, third = Group.made
     assert (first.target, second.target, third.target) == (*engines, engines[1])
     assert (first.given_up, second.given_up, third.given_up) == (False, True, False)
+
+
+def test_the_group_of_an_engine_that_is_gone_is_given_up_by_the_next_push(engines, link):
+    push_weights(tensors().items(), [engine.url for engine in engines], 1, 10**6, link=link)
+    push_weights(tensors().items(), [engines[0].url], 2, 10**6, link=link)  # the other one ended
+    first, second = Group.made
+    assert (first.given_up, second.given_up) == (False, True)
+
+
+def test_groups_that_are_made_at_once_leave_torch_no_entry():
+    class Tags(dict[str, list[Any]]):
+        """Another thread enters its group while this one looks for its own."""
+
+        def values(self) -> Any:
+            for known in super().values():
+                self["ptd:other"] = []
+                yield known
+
+    mine = object()
+    tags = Tags({"": [mine], "ptd:mine": [mine]})
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(
+            group.c10d,
+            "_world",
+            SimpleNamespace(pg_map={}, pg_names={}, pg_backend_config={}, pg_to_tag={}, tags_to_pg=tags),
+        )
+        group._forget(mine)
+    assert {tag: known for tag, known in tags.items() if tag != "ptd:other"} == {"": []}
 
 
 def test_a_group_that_broke_is_replaced_by_the_push_that_follows(engines, link):
