@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from programs import program
 
 from data.ragged import Ragged
 from data.schema import EVAL, REWARD, ROLLOUT, table
@@ -134,12 +135,7 @@ def test_every_page_is_in_the_index() -> None:
 
 def test_generated_pages_are_up_to_date() -> None:
     """``python docs/generate.py`` makes them anew."""
-    spec = importlib.util.spec_from_file_location("generate_reference", ROOT / "docs/generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    for path, text in generate.pages().items():
+    for path, text in program("docs/generate.py").pages().items():
         assert path.read_text() == text, f"{name(path)} is stale: python docs/generate.py"
 
 

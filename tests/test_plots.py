@@ -1,12 +1,12 @@
 """The pictures of the algorithms: one for each estimator, small, what the code gives, and told when they are not."""
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from programs import program as load_program
 
 pytest.importorskip("matplotlib", reason="the pictures need the extra `plot`")
 
@@ -20,12 +20,7 @@ FOLDER = ROOT / "docs/pictures/algorithms"
 
 @pytest.fixture(scope="module")
 def plots() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("plots", ROOT / "docs/plots.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program("docs/plots.py")
 
 
 def test_every_estimator_has_a_picture_and_every_picture_is_one(plots: ModuleType) -> None:

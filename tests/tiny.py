@@ -37,6 +37,8 @@ def make_tiny(
     heads: int = 4,
     kv_heads: int = 2,
     ffn: int = 128,
+    head: int | None = None,
+    words: int | None = None,
     initializer_range: float = 0.2,
     max_position_embeddings: int = 2048,
     corpus: Iterable[str] | None = None,
@@ -51,7 +53,9 @@ def make_tiny(
             prompts.
         vocab: size of the tokenizer and of the embedding, at least 300 and even (tensor parallelism over two ranks).
         tie: whether the output layer shares the embedding's weights.
-        layers, hidden, heads, kv_heads, ffn: the shape; the head size is ``hidden / heads``.
+        layers, hidden, heads, kv_heads, ffn: the shape.
+        head: size of a head, with ``qwen3``; None: ``hidden / heads``.
+        words: of the tokenizer, where the embedding has more rows; None: ``vocab``.
         initializer_range: standard deviation of the matrices. Large, so that logits are far from flat and two seeds
             give different greedy texts. Biases and norm weights are drawn too, so that a mix-up of them shows.
         max_position_embeddings: longest sequence.
@@ -75,8 +79,8 @@ def make_tiny(
     }
     config_class, model_class = classes[family]
     folder = Path(folder)
-    tokenizer = _tokenizer(vocab, corpus, marks)
-    shape = {"head_dim": hidden // heads} if family == "qwen3" else {}
+    tokenizer = _tokenizer(words or vocab, corpus, marks)
+    shape = {"head_dim": head or hidden // heads} if family == "qwen3" else {}
     config = config_class(
         vocab_size=vocab,
         hidden_size=hidden,

@@ -23,29 +23,10 @@ Heads of 128 are what FA3 is often cut to."""
 
 def write_model(folder: Path, size: str) -> Path:
     """A random model in Hugging Face format, float32, with a tokenizer of at most 4,096 words."""
-    import torch
-    from tiny import _tokenizer
-    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from tiny import make_tiny
 
-    shape = SIZES[size]
-    tokenizer = _tokenizer(min(shape["vocab"], 4096), None, ())
-    config = Qwen3Config(
-        vocab_size=shape["vocab"],
-        hidden_size=shape["hidden"],
-        intermediate_size=shape["ffn"],
-        num_hidden_layers=shape["layers"],
-        num_attention_heads=shape["heads"],
-        num_key_value_heads=shape["kv_heads"],
-        head_dim=shape["head"],
-        max_position_embeddings=4096,
-        tie_word_embeddings=shape.get("tie", True),
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        # logits near zero, as of a trained model: bfloat16 then rounds probabilities alike in engine and trainer
-        initializer_range=0.2 if size == "tiny" else 0.02,
-    )
-    torch.manual_seed(0)
-    Qwen3ForCausalLM(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return folder
+    # logits near zero, as of a trained model: bfloat16 then rounds probabilities alike in engine and trainer
+    spread = 0.2 if size == "tiny" else 0.02
+    shape = {"tie": True, **SIZES[size]}
+    words = min(shape["vocab"], 4096)
+    return make_tiny(folder, **shape, words=words, initializer_range=spread, max_position_embeddings=4096)

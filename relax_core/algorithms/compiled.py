@@ -33,7 +33,7 @@ _wanted = True
 
 
 def want_compiled(wanted: bool) -> None:
-    """Whether functions of this process are compiled where they can be (``--compile-trainer``)."""
+    """Whether functions of this process are compiled where they can be (not with ``--disable-compile``)."""
     global _wanted
     _wanted = wanted
 

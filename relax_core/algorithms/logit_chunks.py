@@ -50,9 +50,7 @@ def chunk_gradient(
         [R, V] in the type of the logits.
     """
     slope = (logits.to(wide(logits.dtype)) * inverse - peak[:, None]).exp() * factor[:, None]
-    columns = torch.arange(logits.shape[1], device=logits.device)
-    at_target = columns[None, :] == local[:, None]
-    return (slope + torch.where(at_target, picked[:, None], 0.0)).to(logits.dtype)
+    return _with_target(slope, local, picked).to(logits.dtype)
 
 
 @compiled
@@ -79,6 +77,10 @@ def chunk_gradient_with_entropy(
     """
     z = logits.to(wide(logits.dtype)) * inverse - peak[:, None]
     slope = (z + shift[:, None]) * entropy_grad[:, None] + grad[:, None]
-    columns = torch.arange(logits.shape[1], device=logits.device)
-    at_target = columns[None, :] == local[:, None]
-    return (z.exp() * slope * factor[:, None] + torch.where(at_target, picked[:, None], 0.0)).to(logits.dtype)
+    return _with_target(z.exp() * slope * factor[:, None], local, picked).to(logits.dtype)
+
+
+def _with_target(gradient: Tensor, local: Tensor, picked: Tensor) -> Tensor:
+    """``picked`` more in the target's column: by a comparison, which is part of the same pass."""
+    columns = torch.arange(gradient.shape[1], device=gradient.device)
+    return gradient + torch.where(columns[None, :] == local[:, None], picked[:, None], 0.0)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from relax_core.algorithms.logprobs_chunks import DEVICE_CHUNK_BYTES, ChunkedLogProbs, device_keep_bytes, in_chunks
-from relax_core.algorithms.logprobs_parts import Accumulator, Options, local_targets, over_ranks, slices, wide
+from relax_core.algorithms.logprobs_parts import Accumulator, Options, finished, local_targets, slices, wide
 
 KEEP_BYTES = 1 << 30
 """Without a chunk size, exponentials up to this many bytes are kept for the backward pass: a quarter less time."""
@@ -124,13 +124,7 @@ class _TokenLogProbs(torch.autograd.Function):
                     energy[at] = centred.mul_(z).sum(dim=1)
                 if kept is not None and kept is not logits:
                     kept[block] = z
-        log_probs, entropy, offset = over_ranks(peak, total, target, energy, owned, options)
-        ctx.options, ctx.kept = options, kept
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, local, owned, peak, offset, entropy)
-        if entropy is not None and not options.entropy_grad:
-            ctx.mark_non_differentiable(entropy)
-        return log_probs, entropy
+        return finished(ctx, hidden, weight, local, owned, (peak, total, target, energy), options, kept)
 
     @staticmethod
     @once_differentiable
@@ -146,12 +140,9 @@ class _TokenLogProbs(torch.autograd.Function):
         if not options.entropy_grad:
             entropy_grad = None
 
-        rows = hidden.shape[0]
-        chosen: Tensor | None = None
-        chosen = (grad != 0 if entropy_grad is None else (grad != 0) | (entropy_grad != 0)).nonzero().squeeze(1)
-        rows = chosen.numel()
-        if rows == hidden.shape[0]:
-            chosen = None
+        wanted = (grad != 0 if entropy_grad is None else (grad != 0) | (entropy_grad != 0)).nonzero().squeeze(1)
+        rows = len(wanted)
+        chosen = None if rows == hidden.shape[0] else wanted
         accumulator = Accumulator(weight, chunks=-(-rows // options.chunk_rows)) if need_weight else None
 
         for chunk in slices(rows if weight.shape[0] else 0, options.chunk_rows):

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from relax_core.algorithms.logit_chunks import chunk_gradient, chunk_gradient_with_entropy, chunk_statistics
-from relax_core.algorithms.logprobs_parts import Accumulator, Options, local_targets, over_ranks, slices, wide
+from relax_core.algorithms.logprobs_parts import Accumulator, Options, finished, local_targets, slices, wide
 
 DEVICE_CHUNK_BYTES = 5 << 28
 """Without a chunk size, a chunk's logits are this large (1.25 GiB): matrix products of 4,000 rows run at full speed."""
@@ -54,13 +54,7 @@ class ChunkedLogProbs(torch.autograd.Function):
             peak[chunk], total[chunk], target[chunk], energy[chunk] = found
             if options.keep:
                 kept.append(logits)
-        log_probs, entropy, offset = over_ranks(peak, total, target, energy, owned, options)
-        ctx.options, ctx.kept = options, kept
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(hidden, weight, local, owned, peak, offset, entropy)
-        if entropy is not None and not options.entropy_grad:
-            ctx.mark_non_differentiable(entropy)
-        return log_probs, entropy
+        return finished(ctx, hidden, weight, local, owned, (peak, total, target, energy), options, kept)
 
     @staticmethod
     @once_differentiable

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -61,6 +62,33 @@ def over_ranks(
     log_total = total.log()
     entropy = log_total - energy / total if options.entropy else None
     return target - log_total, entropy, shift - log_total
+
+
+def finished(
+    ctx: Any,
+    hidden: Tensor,
+    weight: Tensor,
+    local: Tensor,
+    owned: Tensor,
+    statistics: tuple[Tensor, Tensor, Tensor, Tensor],
+    options: Options,
+    kept: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The results of a forward pass, which leaves in ``ctx`` what its backward pass takes.
+
+    Args:
+        ctx: of the autograd function.
+        local, owned: as ``local_targets`` gives them.
+        statistics: peak, total, target and energy, as ``over_ranks`` takes them.
+        kept: of the logits.
+    """
+    log_probs, entropy, offset = over_ranks(*statistics, owned, options)
+    ctx.options, ctx.kept = options, kept
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(hidden, weight, local, owned, statistics[0], offset, entropy)
+    if entropy is not None and not options.entropy_grad:
+        ctx.mark_non_differentiable(entropy)
+    return log_probs, entropy
 
 
 class Accumulator:

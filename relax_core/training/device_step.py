@@ -40,14 +40,14 @@ def waits_for(device: torch.device) -> bool:
 
 
 @torch.no_grad()
-def device_norm(optimizer: Any) -> Tensor:
-    """Norm of the gradient over all ranks, float32 []. Makes the optimiser's gradients ready: call it once a step."""
+def device_norm(optimizer: Any, device: torch.device) -> Tensor:
+    """Norm of the gradient over all ranks, float32 [] on ``device``, the rank's. Makes the optimiser's gradients ready:
+    call it once a step."""
     optimizer.prepare_grads()
     totals = []
     for part in optimizer.chained_optimizers:
         gradients = [gradient.detach() for gradient in _counted(part)()]
-        device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-        total = torch.zeros((), device=gradients[0].device if gradients else device)
+        total = torch.zeros((), device=device)
         if gradients:
             total = torch.stack(torch._foreach_norm(gradients)).float().square().sum()
         group = part.get_grad_stats_parallel_group()

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from relax_core.algorithms.compiled import compiled, wants_compiled
+from relax_core.training.activation import swiglu
 from relax_core.training.attention import Packing, flash
 from relax_core.training.norm import rms_norm
 from relax_core.training.rope import turn
 
-_norm, _turn = rms_norm.plain, turn.plain
+_norm, _turn, _gated = rms_norm.plain, turn.plain, swiglu.plain
 
 
 class LayerWeights(NamedTuple):
@@ -82,8 +83,8 @@ def transformer_layer(
         query, key = _norm(query, weights.query_norm, epsilon), _norm(key, weights.key_norm, epsilon)
     attended = flash(_turn(query, cos, sin), _turn(key, cos, sin), value, bounds, ruler.shape[0], None)
     x = x + F.linear(attended.flatten(1).unsqueeze(1), weights.projection)
-    gate, up = F.linear(_norm(x, weights.mlp_norm, epsilon), weights.gate_up).chunk(2, -1)
-    return x + F.linear(F.silu(gate) * up, weights.down)
+    gate_up = F.linear(_norm(x, weights.mlp_norm, epsilon), weights.gate_up)
+    return x + F.linear(_gated(gate_up), weights.down)
 
 
 def fits(config: Any) -> bool:

@@ -4,6 +4,7 @@ Guarantee: collective, and an error on the sending rank is raised on all ranks, 
 ranks gather the tensors together, so they go on to the end even when nobody takes them any more.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -17,9 +18,6 @@ from relax_core.training.distributed import gather_objects, together
 from relax_core.weights.export import iter_parts
 from relax_core.weights.group import GroupLink
 from relax_core.weights.transport import PushReport, check_equal, push_weights, versions_of
-
-_links: dict[str, GroupLink] = {}
-"""The groups that this process has with engines, by backend: they last longer than a push."""
 
 
 def push(
@@ -72,5 +70,11 @@ def _way(config: RelaxConfig, cuda: bool) -> dict[str, Any]:
     """
     backend = config.checkpoint.checkpoint_engine_backend
     if not config.cluster.colocate and (cuda or backend == "gloo"):
-        return {"link": _links.setdefault(backend, GroupLink(backend))}
+        return {"link": _link(backend)}
     return {"elsewhere": cuda and role_devices(config, "rollout") != 1}
+
+
+@functools.cache
+def _link(backend: str) -> GroupLink:
+    """The groups that this process has with engines: they last longer than a push."""
+    return GroupLink(backend)

@@ -231,10 +231,10 @@ class Launched:
 
 def launch(config: RelaxConfig, parts: "Parts", pending: Pending, update: Update) -> Launched:
     """Let the device take an optimiser step, and wait until it has the gradient: what is behind it goes on."""
-    backward = torch.cuda.Event() if torch.cuda.is_available() else None
+    backward = torch.cuda.Event() if pending.sums.is_cuda else None
     if backward is not None:
         backward.record()
-    norm = device_norm(parts.optimizer)
+    norm = device_norm(parts.optimizer, pending.sums.device)
     begun, update.begun = update.begun, True
     step_where_finite(parts.optimizer, norm, pending.loss, config.optimizer.clip_grad)
     if backward is not None:

@@ -1,6 +1,5 @@
 """Carrying a folder in parts: any order, exact bytes, damage is told, nothing half-written."""
 
-import importlib.util
 import json
 import struct
 from pathlib import Path
@@ -8,18 +7,12 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from programs import program as load_program
 
 
 @pytest.fixture(scope="module")
 def carry() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("carry", ROOT / "benchmarks/gpu/carry.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program("benchmarks/gpu/carry.py")
 
 
 def safetensors(values: np.ndarray, kind: str) -> bytes:

@@ -1,23 +1,15 @@
 """What the program of the colocated switch counts: whole turns of a step, and what training takes longer for them."""
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from programs import program as load_program
 
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("turn_watch", ROOT / "benchmarks/gpu/turn_watch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_program("benchmarks/gpu/turn_watch.py")
 
 
 def turn(name: str, start: float, seconds: float, **more: Any) -> dict[str, Any]:
