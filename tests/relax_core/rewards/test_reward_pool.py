@@ -49,7 +49,7 @@ def reward(sample):
                 pass
         return 1.0
     if kind == "close":
-        os.closerange(3, 1000); time.sleep(1000)
+        os.closerange(3, 1 << 16); time.sleep(1000)
     if kind == "surrogate":
         raise ValueError("\\ud800")
     if kind == "sleep":
