@@ -55,7 +55,7 @@ def main() -> None:
 def server() -> Iterator[str]:
     """A Prefect server, and the address of its API."""
     import flows.environment  # noqa: F401
-    from relax_core.cluster.services import free_port
+    from relax_core.cluster.ports import free_port
 
     port = free_port()
     api = f"http://127.0.0.1:{port}/api"

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from effect_probes import Inbox, watched
+from ranks import meeting_file
 from torch.utils._python_dispatch import TorchDispatchMode
 from training_batches import batches, value_batch
 
@@ -109,7 +110,7 @@ def made(config: RelaxConfig, role: Role = "actor") -> Any:
     from relax_core.training.trainer import Trainer
 
     trainer = Trainer(config, 0, 1, role=role)
-    trainer.join("env://")
+    trainer.join(meeting_file())
     trainer.initialise()
     return trainer
 

@@ -7,12 +7,13 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from relax_core.cluster.ports import free_port
 
 PASSWORD = "for-a-test"
 
@@ -47,9 +48,7 @@ class Postgres:
             shutil.chown(folder, self._user)
             shutil.chown(folder / "password", self._user)
         self._run("initdb", "-D", self._data, "-U", "prefect", "-A", "scram-sha-256", f"--pwfile={folder}/password")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.start()
 
     @property

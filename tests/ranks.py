@@ -5,10 +5,10 @@ left behind. Tests of Megatron use it even for one rank, because Megatron withou
 """
 
 import importlib.util
+import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,9 +18,28 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parent
 
+MEETING = "RANKS_MEETING"
+
+_meetings = itertools.count()
+
+
+def meeting_file() -> str:
+    """Where the ranks meet, as torch.distributed's ``init_method``; another one at each call. It is no port, since one
+    that is free now may be somebody else's when the ranks have imported torch."""
+    return f"{os.environ[MEETING]}-{next(_meetings)}"
+
+
+def join_ranks() -> None:
+    """Make the default group of all ranks, unless there is one."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized():
+        rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+        dist.init_process_group("gloo", init_method=meeting_file(), rank=rank, world_size=size)
+
 
 def run_ranks(n: int, function: str, args: dict[str, Any] | None = None, timeout: float = 240) -> list[Any]:
-    """Call ``function(**args)`` in ``n`` new processes, with torch.distributed's environment set (gloo on loopback).
+    """Call ``function(**args)`` in ``n`` new processes that can join with :func:`meeting_file` (gloo on loopback).
 
     Args:
         n: world size.
@@ -35,9 +54,6 @@ def run_ranks(n: int, function: str, args: dict[str, Any] | None = None, timeout
     Raises:
         AssertionError: a rank failed or the time is up, with the last lines of the ranks' output.
     """
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes, logs = [], []
         for rank in range(n):
@@ -45,8 +61,7 @@ def run_ranks(n: int, function: str, args: dict[str, Any] | None = None, timeout
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(n),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(port),
+                MEETING: f"file://{folder}/meeting",
                 "OMP_NUM_THREADS": "1",
                 "GLOO_SOCKET_IFNAME": "lo",
                 "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ.get("PYTHONPATH", "")]),

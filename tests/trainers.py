@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import meeting_file
 from safetensors.torch import load_file
 from training_batches import batches
 
@@ -50,7 +51,7 @@ def make_trainer(config: RelaxConfig) -> Any:
     from relax_core.training.trainer import Trainer
 
     trainer = Trainer(config, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ.get("DEVICE", "cpu"))
-    trainer.join("env://")
+    trainer.join(meeting_file())
     trainer.initialise()
     return trainer
 

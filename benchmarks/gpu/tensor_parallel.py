@@ -23,7 +23,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -108,10 +107,9 @@ class Found:
 
     def launch(self, layout: str, ranks: int, words: list[str], jobs: list[dict[str, Any]], chosen: Any) -> bool:
         """Run the jobs in ``ranks`` new processes; whether all went well. None of them is left behind."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        plan = {"folder": str(self.folder), "layout": layout, "ranks": ranks, "port": port, "jobs": jobs}
+        from relax_core.cluster.ports import free_port
+
+        plan = {"folder": str(self.folder), "layout": layout, "ranks": ranks, "port": free_port(), "jobs": jobs}
         plan |= {"words": [*words, "--resource", json.dumps({"actor": [1, ranks], "rollout": [1, 1]})]}
         plan |= {"rehearse": chosen.rehearse}
         print(f"{layout}: {', '.join(each['name'] for each in jobs)} ...", flush=True)

@@ -12,7 +12,6 @@ writes the kernels of one step, by their time.
 import argparse
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -89,16 +88,14 @@ def started(folder: Path, given: list[str], device: str) -> Any:
     os.environ |= {"NCCL_CUMEM_ENABLE": "0", "OMP_WAIT_POLICY": "passive", "GLOO_SOCKET_IFNAME": "lo"}
     from relax_core.config.examine import prepare
     from relax_core.config.parser import read_given
+    from relax_core.engines.meeting import LOOPBACK, meeting_place
     from relax_core.training.trainer import Trainer
 
     (folder / "prompts.jsonl").write_text('{"input": "1 + 1 =", "label": "2"}\n')
     read = read_given(given, {})
     assert not read.notes, read.notes
     trainer = Trainer(prepare(read.config, "train", None), 0, 1, device)
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
-    trainer.join(f"tcp://127.0.0.1:{port}")
+    trainer.join(meeting_place(LOOPBACK))
     trainer.initialise()
     return trainer
 

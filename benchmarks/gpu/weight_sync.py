@@ -20,7 +20,6 @@ import os
 import pstats
 import shutil
 import signal
-import socket
 import statistics
 import sys
 import tempfile
@@ -74,6 +73,7 @@ def measure(folder: Path, chosen: argparse.Namespace) -> int:
     from relax_core.config.examine import prepare
     from relax_core.config.parser import read_given
     from relax_core.engines.actor import SGLangEngine
+    from relax_core.engines.meeting import LOOPBACK, meeting_place
     from relax_core.engines.spec import engine_spec
     from relax_core.training import push
     from relax_core.training.trainer import Trainer
@@ -112,10 +112,7 @@ def measure(folder: Path, chosen: argparse.Namespace) -> int:
         url = engine.start().url
         say("starts the trainer")
         trainer = Trainer(config, 0, 1, device)
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = probe.getsockname()[1]
-        trainer.join(f"tcp://127.0.0.1:{port}")
+        trainer.join(meeting_place(LOOPBACK))
         trainer.initialise()
 
         def once(label: str) -> dict[str, Any]:

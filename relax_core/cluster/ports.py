@@ -1,9 +1,12 @@
 """Addresses and ports that the standing services listen at.
 
 Guarantee: a port that is taken, a range that is too small and an address that is not this machine's are each a
-``UserError`` before anything is started.
+``UserError`` before anything is started. A free port is, while there are any, none of those that the system gives to
+connections: it is still free for a program that needs half a minute until it listens.
 """
 
+import contextlib
+import random
 import socket
 from dataclasses import dataclass
 
@@ -13,29 +16,40 @@ LOOPBACK = "127.0.0.1"
 
 ANY = "0.0.0.0"
 
+_CHOICE = range(20000, 30000)
+"""Above the ports of Ray's workers (10002 to 19999), below node ports of Kubernetes and what Linux gives to connections
+(from 30000 and 32768)."""
+
+_TRIES = 200
+
 _OWN_PORTS = 9
 """Listeners of a Ray node besides its head's port and its workers."""
 
 _LEAST_WORKERS = 16
 
 
-def free_port() -> int:
-    """A TCP port of this machine that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])
+def free_port(host: str = LOOPBACK) -> int:
+    """A TCP port of this machine that nobody has at this moment.
+
+    Raises:
+        OSError: ``host`` is no address of this machine.
+    """
+    return free_ports(1, host)[0]
 
 
-def free_ports(count: int) -> list[int]:
+def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
     """Different ones."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind((LOOPBACK, 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+    # The system's own generator: runs seed the usual one, and two of them would then choose alike.
+    tried = random.SystemRandom().sample(_CHOICE, _TRIES)
+    found: list[int] = []
+    with contextlib.ExitStack() as held:
+        while len(found) < count:
+            probe = held.enter_context(socket.socket())
+            port = tried.pop() if tried else 0
+            with contextlib.suppress(OSError) if port else contextlib.nullcontext():
+                probe.bind((host, port))
+                found.append(int(probe.getsockname()[1]))
+    return found
 
 
 def require_free(port: int, option: str, host: str = LOOPBACK) -> None:

@@ -288,7 +288,6 @@ def stop(names: Sequence[str] = NAMES) -> list[Service]:
 __all__ = [
     "QUIET",
     "Service",
-    "free_port",
     "home",
     "recorded",
     "start_prefect",

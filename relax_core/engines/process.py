@@ -17,6 +17,7 @@ from typing import IO
 import psutil
 
 from data.errors import UserError
+from relax_core.cluster.ports import free_port
 from relax_core.engines.control import EngineControl
 from relax_core.engines.devices import seen_by_engine
 from relax_core.engines.errors import EngineStartError, EngineUnavailable
@@ -103,16 +104,19 @@ class EngineProcess:
         return "\n".join(text.rstrip().splitlines()[-lines:])
 
     def _choose_port(self) -> int:
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((self.spec.host, self.spec.port or 0))
-            except OSError as error:
-                raise UserError(
-                    f"{self.spec.name} cannot listen at {self.spec.host}:{self.spec.port or 0}: {error.strerror}.",
-                    "Name another port, or end the process that uses this one.",
-                ) from error
-            return int(probe.getsockname()[1])
+        host, port = self.spec.host, self.spec.port or 0
+        try:
+            if not port:
+                return free_port(host)
+            with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, port))
+        except OSError as error:
+            raise UserError(
+                f"{self.spec.name} cannot listen at {host}:{port}: {error.strerror}.",
+                "Name another port, or end the process that uses this one.",
+            ) from error
+        return port
 
     def _launch(self, port: int) -> None:
         self.url = f"http://{self.spec.host}:{port}"

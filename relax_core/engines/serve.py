@@ -58,7 +58,7 @@ def prepare() -> None:
     end_with(parent or os.getppid())
     import torch
 
-    from relax_core.engines.loopback import stay_local
+    from relax_core.engines.meeting import stay_local
 
     stay_local()
     if not torch.cuda.is_available():

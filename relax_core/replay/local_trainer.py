@@ -7,7 +7,6 @@ started it.
 
 import multiprocessing
 import os
-import socket
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
@@ -83,13 +82,11 @@ def _start(config: RelaxConfig, role: Role) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(os.cpu_count() or 1))
     os.environ |= {"OMP_WAIT_POLICY": "passive", "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
     os.environ |= config.training.train_env_vars
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    from relax_core.engines.meeting import LOOPBACK, meeting_place
     from relax_core.training.trainer import Trainer
 
     _trainer = Trainer(config, 0, 1, "cpu", role)
-    _trainer.join(f"tcp://127.0.0.1:{port}")
+    _trainer.join(meeting_place(LOOPBACK))
     _trainer.initialise()
 
 

@@ -10,7 +10,6 @@ This module is imported by drivers too: Megatron, which changes torch for its pr
 
 import concurrent.futures
 import os
-import socket
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from relax_core.cluster.placement import Place
 from relax_core.config.derived import trainer_world_size
 from relax_core.config.options import OPTIONS, Option, get_option, json_values, passed_values
 from relax_core.config.sections import RelaxConfig
+from relax_core.engines.meeting import meeting_place
 from relax_core.run.transport.base import handed_on
 from relax_core.tracking.actor_logs import keep_log
 from relax_core.training.errors import DirtyTrainer, StaleDriver
@@ -99,10 +99,7 @@ class TrainerActor:
         """
         with self._lock:
             self._peers = list(peers)
-            with socket.socket() as probe:
-                probe.bind(("", 0))
-                port = probe.getsockname()[1]
-            self._everywhere("join", f"tcp://{host}:{port}")
+            self._everywhere("join", meeting_place(host))
             self._everywhere("initialise")
 
     def fits(self, options: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from data.errors import UserError
 from relax_core.config.sections import RelaxConfig
-from relax_core.engines.loopback import LOOPBACK, local_store
+from relax_core.engines.meeting import store_at
 from relax_core.training.megatron import mpu, tensor_parallel
 
 T = TypeVar("T")
@@ -57,8 +57,8 @@ def join(config: RelaxConfig, rank: int, world_size: int, device: torch.device, 
     """Join the ranks and divide them: tensor and pipeline sizes from the options, data parallelism is the rest.
 
     Args:
-        init_method: where the ranks meet, e.g. ``tcp://127.0.0.1:29500``, the same on all; ``env://`` reads
-            MASTER_ADDR and MASTER_PORT.
+        init_method: where the ranks meet, e.g. ``tcp://127.0.0.1:29500``, the same on all (rank 0 may hold the port:
+            :func:`relax_core.engines.meeting.meeting_place`); ``env://`` reads MASTER_ADDR and MASTER_PORT.
 
     Raises:
         UserError: sizes that do not divide the world.
@@ -98,11 +98,11 @@ def join(config: RelaxConfig, rank: int, world_size: int, device: torch.device, 
 
 
 def _meeting_place(init_method: str, rank: int, world_size: int, timeout: timedelta) -> dict[str, Any]:
-    """Arguments of ``init_process_group``. On loopback rank 0 listens there alone; torch would at all addresses."""
+    """Arguments of ``init_process_group``."""
     url = urllib.parse.urlsplit(init_method)
-    if url.scheme != "tcp" or url.hostname != LOOPBACK or url.port is None:
+    if url.scheme != "tcp" or url.hostname is None or url.port is None:
         return {"init_method": init_method}
-    return {"store": local_store(url.hostname, url.port, world_size, rank == 0, timeout)}
+    return {"store": store_at(url.hostname, url.port, world_size, rank == 0, timeout)}
 
 
 def leave() -> None:

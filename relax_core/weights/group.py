@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from relax_core.engines.control import EngineControl
 from relax_core.engines.errors import EngineRefused, EngineUnavailable
-from relax_core.engines.loopback import LOOPBACK, local_store
+from relax_core.engines.meeting import LOOPBACK, store_at
 from relax_core.weights.bucket import Slot
 
 MEETING_SECONDS = 120.0
@@ -54,7 +54,7 @@ class EngineGroup:
         self.name = f"relax-{secrets.token_hex(8)}"  # its own: the engine may still have an older one
         self.engine, self._backend, self._device, self._ranks = engine.name, backend, device, 1 + tp_size
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._store = local_store(LOOPBACK, 0, None, True, timedelta(seconds=MEETING_SECONDS))
+        self._store = store_at(LOOPBACK, 0, None, True, timedelta(seconds=MEETING_SECONDS))
         address = (LOOPBACK, int(self._store.port))
         here = in_thread(self._join)
         there = in_thread(lambda: engine.join_group(self.name, backend, address, 1, self._ranks))

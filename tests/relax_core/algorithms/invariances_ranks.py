@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from policy_cases import Case, Result, offsets_of
+from ranks import join_ranks
 
 from relax_core.algorithms.assemble import PolicyObjective, SupervisedObjective, ValueObjective
 from relax_core.algorithms.corrections import probe_correction, rejection_function, user_correction
@@ -125,8 +126,7 @@ def whitening(case: Case) -> None:
 
 def parity() -> str:
     """In float32, within 1e-6."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
+    join_ranks()
     case = Case(LENGTHS, 3)
     for layout in (shared_by_samples, shared_by_tokens):
         policies(case, layout)

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+from ranks import join_ranks
 
 from relax_core.algorithms.logprobs import token_log_probs
 
@@ -10,8 +11,7 @@ ROWS, SIZE, VOCAB = 9, 6, 32
 
 def parity() -> str:
     """Values and gradients of two vocabulary shards against one process with the whole vocabulary."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
+    join_ranks()
     rank, shard = dist.get_rank(), VOCAB // 2
     rows = slice(rank * shard, (rank + 1) * shard)
     torch.manual_seed(0)

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from relax_core.cluster import drivers, looking, overview, services
+from relax_core.cluster import drivers, looking, overview, ports, services
 from relax_core.cluster.access import basic, prefect_auth
 
 
@@ -83,7 +83,7 @@ def test_a_service_that_died_is_told_with_its_log() -> None:
 
 
 def test_a_server_that_does_not_answer_holds_nothing_up(own_home: Path) -> None:
-    services.record({"prefect": this_process("prefect", f"http://127.0.0.1:{services.free_port()}/api")})
+    services.record({"prefect": this_process("prefect", f"http://127.0.0.1:{ports.free_port()}/api")})
     found = overview.overview()
     assert "refused" in found["queue"]["problem"]
     assert any("does not say" in line for line in overview.lines(found))
@@ -156,7 +156,7 @@ def test_an_actor_says_its_version_and_what_it_is_busy_with() -> None:
 def test_a_head_that_cannot_be_reached_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     # Another test of this process may have connected it to a head: that one would be asked then.
     monkeypatch.setattr(looking.ray, "is_initialized", lambda: False)
-    (row,) = looking.actors_of(f"127.0.0.1:{services.free_port()}", 5)
+    (row,) = looking.actors_of(f"127.0.0.1:{ports.free_port()}", 5)
     assert "No Ray head answers" in row["problem"]
 
 

@@ -1,5 +1,8 @@
 """Addresses and ports of the standing services."""
 
+import random
+import socket
+
 import pytest
 
 from data.errors import UserError
@@ -48,5 +51,29 @@ def test_a_bad_range_says_why(text: str, why: str) -> None:
         ports.PortRange.parse(text)
 
 
-def test_free_ports_are_different_ones() -> None:
-    assert len(set(ports.free_ports(5))) == 5
+def test_free_ports_are_different_ones_that_no_connection_is_given() -> None:
+    found = ports.free_ports(5)
+    assert len(set(found)) == 5
+    assert all(20000 <= port < 30000 for port in found)
+
+
+def test_a_port_that_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        taken = holder.getsockname()[1]
+        monkeypatch.setattr(ports, "_CHOICE", range(taken, taken + 1))
+        monkeypatch.setattr(ports, "_TRIES", 1)
+        # the only candidate is held, so the system chooses
+        assert ports.free_port() != taken
+
+
+def test_a_free_port_of_another_machine_is_an_error() -> None:
+    with pytest.raises(OSError, match="assign requested address"):
+        ports.free_port("198.51.100.7")  # of no machine, by definition
+
+
+def test_a_run_that_seeds_its_generator_does_not_choose_the_ports() -> None:
+    random.seed(7)
+    first = ports.free_ports(3)
+    random.seed(7)
+    assert ports.free_ports(3) != first  # alike by chance once in 10^12

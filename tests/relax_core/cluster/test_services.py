@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from data.errors import UserError
-from relax_core.cluster import services
+from relax_core.cluster import ports, services
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def spawned(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_service_that_died_is_started_again_where_it_was(spawned: None) -> None:
-    port = services.free_port()
+    port = ports.free_port()
     dead("prefect", f"http://127.0.0.1:{port}/api")
     with pytest.raises(Started) as started:
         services.start_prefect()
@@ -236,7 +236,7 @@ def test_a_service_comes_back_where_it_was_also_after_it_was_stopped(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(services, "_end", lambda pid: None)
-    port = services.free_port()
+    port = ports.free_port()
     services.record({"prefect": services.Service("prefect", f"http://127.0.0.1:{port}/api", 0, 0.0, "")})
     services.stop()
     assert services._port("prefect", "--prefect-port", None, "127.0.0.1") == port  # shells still know it

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ranks import run_ranks
+from ranks import meeting_file, run_ranks
 
 from relax_core.config import memory
 from relax_core.config.memory import (
@@ -234,7 +234,7 @@ def kept_by_megatron() -> dict[str, list[float]]:
             make_tiny(folder, family, layers=layers, hidden=128, heads=8, kv_heads=2, ffn=384)
             return ModelShape.from_hf(folder)
 
-    join(options(None, False), rank, size, torch.device("cpu"), "env://")
+    join(options(None, False), rank, size, torch.device("cpu"), meeting_file())
     seed_all(1)
     found = {}
     for family in FAMILIES if size == 1 else ("qwen3",):

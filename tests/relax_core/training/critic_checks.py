@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ranks import meeting_file
 from trainers import furthest, make_config, make_trainer, plain_update, same, weights
 from training_batches import make_batch, value_batch
 
@@ -34,7 +35,7 @@ def make_critic(config: Any) -> Any:
     from relax_core.training.trainer import Trainer
 
     critic = Trainer(config, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), role="critic")
-    critic.join("env://")
+    critic.join(meeting_file())
     critic.initialise()
     return critic
 

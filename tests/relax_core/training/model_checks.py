@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import join_ranks
 from tiny import make_tiny
 from torch import Tensor
 
@@ -124,8 +125,7 @@ def largest(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
 
 def start(tensor: int = 1, pipeline: int = 1) -> None:
     """Process groups of this size over the launched processes."""
-    if not dist.is_initialized():
-        dist.init_process_group("gloo")
+    join_ranks()
     mpu.destroy_model_parallel()
     mpu.initialize_model_parallel(tensor, pipeline)
     tensor_parallel.model_parallel_cuda_manual_seed(1)

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+from ranks import meeting_file
 from trainers import follow, make_config
 from training_batches import value_batch
 
@@ -22,7 +23,7 @@ def saved_and_exported(work: str, policies: dict[str, dict[str, Any]], critic: s
 
     config = make_config(critic, {"advantage_estimator": "ppo", "use_kl_loss": False, "kl_loss_coef": 0.0})
     trainer = Trainer(config, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), "cpu", "critic")
-    trainer.join("env://")
+    trainer.join(meeting_file())
     trainer.initialise()
     store = RunStore(work)
     trainer.train(0, 1, value_batch(store, "values"), store.url, "c1")
