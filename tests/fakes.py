@@ -8,13 +8,14 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from aiohttp import web
+from served import Handler, Served
 
 from data.schema import FORWARD
 from data.schema import table as make_table
@@ -70,10 +71,23 @@ class FakeMemory:
             assert other == who or held <= others.get(other, set()), (who, self.held)
 
 
+def _weakly(method: Handler) -> Handler:
+    """The method, without a hold on its object."""
+    reference = weakref.WeakMethod(method)
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        bound = reference()
+        assert bound is not None
+        return await bound(request)
+
+    return handler
+
+
 class FakeEngine:
-    """One engine in a thread of this process. ``generate_calls`` counts the requests that it answered; with ``answers``
-    it fails after so many. With ``pace`` it takes so many seconds a token, and a request that is aborted meanwhile
-    returns the tokens that there are; the longest response has ``longest`` tokens."""
+    """One engine in a thread of this process, until ``stop`` or until nobody has it. ``generate_calls`` counts the
+    requests that it answered; with ``answers`` it fails after so many. With ``pace`` it takes so many seconds a token,
+    and a request that is aborted meanwhile returns the tokens that there are; the longest response has ``longest``
+    tokens."""
 
     pace = 0.0
     longest = 4
@@ -89,26 +103,14 @@ class FakeEngine:
         self.generate_calls = 0
         self.answers: int | None = None
         self.events: list[str] = []
-        self.url = ""
-        self._ready = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-        self._ready.wait(10)
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        app = web.Application()
-        app.router.add_post("/generate", self._generate)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/abort_request", self._abort)
-        runner = web.AppRunner(app)
-        self._loop.run_until_complete(runner.setup())
-        site = web.TCPSite(runner, "127.0.0.1", 0)
-        self._loop.run_until_complete(site.start())
-        self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        self._ready.set()
-        self._loop.run_forever()
+        routes = {
+            "POST /generate": self._generate,
+            "POST /v1/chat/completions": self._chat,
+            "POST /abort_request": self._abort,
+        }
+        served = Served({route: _weakly(handler) for route, handler in routes.items()})
+        self.url, self._loop = served.url, served.loop
+        self.stop = weakref.finalize(self, served.end)
 
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -185,10 +187,6 @@ class FakeEngine:
             wrong = [f"{name} holds {held}" for name, held in self.memory.held.items() if name in MODELS and held]
             whole = self.memory.held[who] >= {"weights", "kv_cache"}
             self.misplaced += wrong if whole else [*wrong, f"{who} hold {self.memory.held[who]}"]
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
 
 
 class FakeEngines:

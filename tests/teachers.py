@@ -1,13 +1,13 @@
 """A stand-in for a teacher's SGLang server, in a thread of this process."""
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
+from served import Served
 
 VOCABULARY = 40
 
@@ -83,28 +83,17 @@ class Server:
 @contextmanager
 def teacher_server() -> Iterator[Server]:
     """A running one."""
-    made, loop, ready = Server(), asyncio.new_event_loop(), threading.Event()
-
-    def serve() -> None:
-        asyncio.set_event_loop(loop)
-        app = web.Application()
-        app.router.add_post("/generate", made.generate)
-        app.router.add_post("/tokenize", made.tokenize)
-        app.router.add_get("/model_info", made.model)
-        app.router.add_get("/server_info", made.facts)
-        runner = web.AppRunner(app, shutdown_timeout=0.1)
-        loop.run_until_complete(runner.setup())
-        loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-        made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        ready.set()
-        loop.run_forever()
-        loop.run_until_complete(runner.cleanup())
-
-    thread = threading.Thread(target=serve, daemon=True)
-    thread.start()
-    assert ready.wait(10)
+    made = Server()
+    served = Served(
+        {
+            "POST /generate": made.generate,
+            "POST /tokenize": made.tokenize,
+            "GET /model_info": made.model,
+            "GET /server_info": made.facts,
+        }
+    )
+    made.url = served.url
     try:
         yield made
     finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(5)
+        served.stop()

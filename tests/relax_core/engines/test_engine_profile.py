@@ -1,13 +1,12 @@
 """When engines are profiled, what they are asked, and that nothing of it ends a run."""
 
-import asyncio
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
+from served import Served
 
 from relax_core.config.options import with_options
 from relax_core.config.sections import RelaxConfig
@@ -21,22 +20,8 @@ class ProfiledServer:
         self.started: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.in_progress = self.refuses = False
-        self._loop, ready = asyncio.new_event_loop(), threading.Event()
-
-        def serve() -> None:
-            asyncio.set_event_loop(self._loop)
-            app = web.Application()
-            app.router.add_post("/start_profile", self._start)
-            app.router.add_post("/stop_profile", self._stop)
-            runner = web.AppRunner(app)
-            self._loop.run_until_complete(runner.setup())
-            self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            ready.set()
-            self._loop.run_forever()
-
-        threading.Thread(target=serve, daemon=True).start()
-        assert ready.wait(10)
+        served = Served({"POST /start_profile": self._start, "POST /stop_profile": self._stop})
+        self.url, self.end = served.url, served.stop
 
     async def _start(self, request: web.Request) -> web.Response:
         self.calls.append("start")
@@ -52,9 +37,6 @@ class ProfiledServer:
             raise web.HTTPInternalServerError
         self.in_progress = False
         return web.Response(text="Stop profiling.\n")
-
-    def end(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from aiohttp import web
+from served import Served
 
 from relax_core.config import RelaxConfig
 from relax_core.config.options import with_options
@@ -23,7 +24,6 @@ class Server:
 
     def __init__(self) -> None:
         self.status, self.hangs, self.asked = 200, False, 0
-        self._loop, ready = asyncio.new_event_loop(), threading.Event()
 
         async def health(request: web.Request) -> web.Response:
             self.asked += 1
@@ -31,23 +31,8 @@ class Server:
                 await asyncio.sleep(0.01)
             return web.Response(status=self.status)
 
-        def serve() -> None:
-            asyncio.set_event_loop(self._loop)
-            app = web.Application()
-            app.router.add_get("/health_generate", health)
-            app.router.add_get("/server_info", health)
-            runner = web.AppRunner(app)
-            self._loop.run_until_complete(runner.setup())
-            self._loop.run_until_complete(web.TCPSite(runner, "127.0.0.1", 0).start())
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            ready.set()
-            self._loop.run_forever()
-
-        threading.Thread(target=serve, daemon=True).start()
-        ready.wait(10)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        served = Served({"GET /health_generate": health, "GET /server_info": health})
+        self.url, self.stop = served.url, served.stop
 
 
 @pytest.fixture
