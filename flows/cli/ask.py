@@ -27,6 +27,7 @@ started. Exit code 0: nothing to say; 1: warnings; 2: errors."""
 def doctor(arguments: list[str]) -> int:
     """Check a configuration and show its plan."""
     from relax_core.config import doctor as report_of
+    from relax_core.engines.devices import free_gib
 
     if any(word in ("-h", "--help") for word in arguments):
         print(_DOCTOR)
@@ -44,10 +45,11 @@ def doctor(arguments: list[str]) -> int:
     training = purpose == "train"
     if training:
         report = report_of.with_run(report)
+    gib = free_gib() if training else None
     if as_json:
-        print(json.dumps(report_of.as_json(report, training), indent=2, ensure_ascii=False))
+        print(json.dumps(report_of.as_json(report, training, gib), indent=2, ensure_ascii=False))
     else:
-        print(report_of.as_text(report, training))
+        print(report_of.as_text(report, training, gib))
     return report_of.exit_code(report)
 
 

@@ -102,6 +102,7 @@ class Plan:
         at_most: they may be fewer: an epoch leaves out prompts that are too long.
         tasks: of a rollout step, each with when it runs; an empty text is always.
         memory: empty when the model, or the length of a sample, is not known.
+        device_gib: free memory of a device that ``memory`` was compared with; None: not known.
     """
 
     roles: tuple[RolePlan, ...]
@@ -114,6 +115,7 @@ class Plan:
     checkpoints: Occasions
     tasks: tuple[tuple[str, str], ...]
     memory: tuple[MemoryPlan, ...]
+    device_gib: float | None
     changes: tuple[ChangePlan, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -168,6 +170,7 @@ def plan(
         ),
         tasks=tuple((name, when.get(name, "")) for name in TASKS if not absent.get(name)),
         memory=_memory(config, model, judge, batch, device_gib),
+        device_gib=device_gib,
         changes=tuple(_changes(config)),
     )
 

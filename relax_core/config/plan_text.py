@@ -20,6 +20,7 @@ _NAMED = 3
 def plan_lines(plan: Plan) -> list[str]:
     """The text, of at most 120 characters a line: devices, batch, run, tasks, memory and changes, a heading each."""
     tasks = ", ".join(f"{name} ({when})" if when else name for name, when in plan.tasks)
+    free = "" if plan.device_gib is None else f"; the fullest GPU of this machine has {plan.device_gib:.1f} GiB free"
     sections = {
         f"Devices, {plan.devices} in all": [
             f"{one.role:9} {_count(one.devices, 'device')}: {one.form}" for one in plan.roles
@@ -27,7 +28,7 @@ def plan_lines(plan: Plan) -> list[str]:
         "Batch": _batch(plan.batch),
         "Run, steps counted from 0": _run(plan),
         "Tasks of a step": [tasks],
-        "Memory of a device, estimated": [line for memory in plan.memory for line in _memory(memory)]
+        f"Memory of a device, estimated{free}": [line for memory in plan.memory for line in _memory(memory)]
         or ["not known: it needs the model's config.json and a bound of the samples' length"],
         "What another value does to a run that has begun": [line for one in plan.changes for line in _changes(one)],
     }

@@ -1,4 +1,4 @@
-"""Which GPUs the process of an engine sees.
+"""The GPUs of this machine, and which of them the process of an engine sees.
 
 Guarantee: its own come first, so that it computes on them; behind them are the machine's others, whose memory it can
 map: weights come from the trainer's. Where the machine does not tell, nothing changes.
@@ -28,10 +28,20 @@ def seen_by_engine(environment: Mapping[str, str], machine: list[tuple[str, str]
 
 def gpus() -> list[tuple[str, str]]:
     """Index and UUID of each GPU of this machine; none where it does not tell."""
-    command = ["nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader"]
+    rows = [[part.strip() for part in line.split(",")] for line in _query("index,uuid")]
+    return [(row[0], row[1]) for row in rows if len(row) == 2]
+
+
+def free_gib() -> float | None:
+    """GiB of memory that are free on the fullest GPU of this machine; None where it has none, or does not tell."""
+    mebibytes = [int(line) for line in _query("memory.free") if line.strip().isdigit()]
+    return min(mebibytes) / 1024 if mebibytes else None
+
+
+def _query(fields: str) -> list[str]:
+    """A line for each GPU."""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     try:
-        lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
-    pairs = [tuple(part.strip() for part in line.split(",")) for line in lines]
-    return [(pair[0], pair[1]) for pair in pairs if len(pair) == 2]

@@ -49,6 +49,23 @@ def test_a_right_configuration_has_a_plan(good: list[str], capsys: pytest.Captur
     assert max(map(len, text.splitlines())) <= 100
 
 
+def test_the_plan_is_compared_with_the_gpus_of_this_machine(
+    good: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 81920\necho 1024\n")  # MiB free on each
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert doctor(*good) == 0
+    text = capsys.readouterr().out
+    assert "Memory of a device, estimated; the fullest GPU of this machine has 1.0 GiB free" in text
+    assert "MiB: fits" in text
+    doctor("--json", *good)
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert plan["device_gib"] == 1.0
+    assert [part["fits"] for part in plan["memory"]] == [True, True]
+
+
 def test_mistakes_of_the_words_and_of_the_whole_come_together(
     good: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

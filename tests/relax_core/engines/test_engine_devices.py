@@ -1,8 +1,11 @@
 """Which GPUs an engine's process sees."""
 
+import os
+from pathlib import Path
+
 import pytest
 
-from relax_core.engines.devices import VISIBLE, seen_by_engine
+from relax_core.engines.devices import VISIBLE, free_gib, gpus, seen_by_engine
 
 MACHINE = [("0", "GPU-a"), ("1", "GPU-b"), ("2", "GPU-c")]
 
@@ -24,3 +27,17 @@ def test_its_own_devices_come_first_and_the_others_behind_them(own: str, seen: s
 def test_a_machine_that_does_not_tell_changes_nothing() -> None:
     assert seen_by_engine({VISIBLE: "0"}, []) == {}
     assert seen_by_engine({}, MACHINE) == {}
+
+
+def test_a_machine_without_gpus_has_no_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert free_gib() is None
+    assert gpus() == []
+
+
+def test_what_a_gpu_does_not_tell_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\necho "2048"\necho "[N/A]"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert free_gib() == 2.0
