@@ -18,7 +18,7 @@ from data.errors import UserError
 from relax_core.algorithms.logprobs import CHUNK_BYTES
 from relax_core.algorithms.reduce import summed
 from relax_core.config.sections import RelaxConfig
-from relax_core.training.batch import MicroBatch, TrainingBatch
+from relax_core.training.batch import Columns, MicroBatch, TrainingBatch
 from relax_core.training.loss import Scores, weigh
 
 OPTION = "--custom-loss-function-path"
@@ -66,7 +66,8 @@ class StepCustomLoss:
         self._per_token = config.optimizer.calculate_per_token_loss
         self._size, self.weights = weigh(batch, samples, per_token=self._per_token)
         self._with_advantages = not config.algorithm.disable_compute_advantages_and_returns
-        self._columns = _columns(batch, scores, self._with_advantages)
+        given = _columns(batch, scores, self._with_advantages)
+        self._given, self._columns = tuple(given), Columns(weights=self.weights, mask=batch.mask, **given)
         self._own: dict[str, Tensor] | None = None
 
     def __call__(self, logits: Tensor, micro: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
@@ -86,7 +87,7 @@ class StepCustomLoss:
         if not len(micro.rows):  # a dummy, or responses without a token
             return logits.sum(), nothing.new_zeros(1), nothing
         lengths = torch.diff(micro.response_offsets).tolist()
-        reduce = summed(self._on(logits, self.weights, micro), self._size, per_token=self._per_token)
+        reduce = summed(self._columns.take("weights", micro.places), self._size, per_token=self._per_token)
 
         def sum_of_sample_mean(values: Tensor) -> Tensor:
             if not isinstance(values, Tensor) or values.shape != micro.targets.shape:
@@ -125,20 +126,16 @@ class StepCustomLoss:
             "response_tokens": list(micro.targets.split(lengths)),
             "total_lengths": list(micro.total_lengths),
             "response_lengths": lengths,
-            "loss_masks": list(self._on(logits, self._batch.mask, micro).int().split(lengths)),
+            "loss_masks": list(self._columns.take("mask", micro.places).int().split(lengths)),
         }
-        for name, values in self._columns.items():
-            inputs[name] = list(self._on(logits, values, micro).split(lengths))
+        for name in self._given:
+            inputs[name] = list(self._columns.take(name, micro.places).split(lengths))
         if self._with_advantages and "log_probs" not in inputs:  # the current policy is the old one
             inputs["log_probs"] = list(_picked(logits.detach(), micro.targets).split(lengths))
         return inputs
 
     def _add(self, metrics: dict[str, Tensor]) -> None:
         self._own = metrics if self._own is None else _added(self._own, metrics)
-
-    @staticmethod
-    def _on(logits: Tensor, values: Tensor, micro: MicroBatch) -> Tensor:
-        return values[micro.flat].to(logits.device, non_blocking=True)
 
 
 def _columns(batch: TrainingBatch, scores: Scores, with_advantages: bool) -> dict[str, Tensor]:
