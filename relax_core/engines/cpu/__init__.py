@@ -9,6 +9,7 @@ SGLang's wheel expects CUDA builds beside it. These stand in for them, each a dr
 * ``kernels``: the package ``sgl_kernel``; the one function that the text path calls, in torch.
 * ``sampling``: seeded sampling without a CUDA kernel, and SGLang's seeds allowed with the torch_native attention.
 * ``attention``: one attention call a layer for all sequences that decode, in place of a Python loop over them.
+* ``processes``: the engine's processes forked from its server, not started anew.
 * ``memory``: no collection of Python's garbage in the middle of a weight sync.
 * ``weights``: SGLang's comparison of weights without a copy to a GPU.
 """

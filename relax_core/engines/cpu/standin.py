@@ -47,7 +47,7 @@ def install() -> None:
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
     _declare_torchvision_operators()
 
-    from relax_core.engines.cpu import attention, kernels, memory, sampling, weights
+    from relax_core.engines.cpu import attention, kernels, memory, processes, sampling, weights
 
     sys.modules["sgl_kernel"] = kernels
     sys.meta_path.insert(
@@ -59,6 +59,7 @@ def install() -> None:
                 "sglang.srt.batch_invariant_ops": sampling.no_batch_invariant_kernels,
                 "sglang.srt.layers.sampler": sampling.replace_seeded_sampling,
                 "sglang.srt.layers.attention.torch_native_backend": attention.batch_decode,
+                "sglang.srt.entrypoints.engine": processes.copy_server,
                 "sglang.srt.platforms.cpu": memory.no_collection,
                 "sglang.srt.utils.weight_checker": weights.snapshot_by_copy,
                 "sglang.srt.utils.weight_checker_comparator": weights.compare_in_place,

@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
+import textwrap
 import types
 
 import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from relax_core.engines.cpu import kernels, memory, sampling
+from relax_core.engines.cpu import kernels, memory, processes, sampling
 from relax_core.engines.cpu.attention import attend
 from relax_core.engines.cpu.standin import _AfterImport
 
@@ -106,3 +107,23 @@ def test_forgetting_the_cache_collects_no_garbage_and_another_sglang_is_noticed(
     platform.CpuDeviceMixin = type("CpuDeviceMixin", (), {"empty_cache": lambda self: pytest.fail("collected")})
     memory.no_collection(platform)
     assert platform.CpuDeviceMixin().empty_cache() is None
+
+
+def test_processes_are_copies_of_the_server_and_theirs_are_new_ones():
+    code = """
+        import multiprocessing, types
+        from relax_core.engines.cpu import processes
+        engine = types.ModuleType("engine")
+        engine._set_envs_and_config = lambda arguments: multiprocessing.set_start_method("spawn", force=True)
+        processes.copy_server(engine)
+        engine._set_envs_and_config("arguments")
+        there = multiprocessing.SimpleQueue()
+        child = multiprocessing.Process(target=lambda: there.put(multiprocessing.get_start_method()))  # not pickled
+        child.start()
+        print(there.get(), multiprocessing.get_start_method())
+        child.join()
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
+    assert done.stdout == "spawn fork\n"
+    with pytest.raises(AttributeError, match="_set_envs_and_config"):
+        processes.copy_server(types.ModuleType("another SGLang"))

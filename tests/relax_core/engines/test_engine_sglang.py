@@ -282,6 +282,18 @@ def test_an_engine_that_dies_while_starting_says_why(tmp_path):
     assert not engine.alive()
 
 
+def test_the_engines_processes_are_copies_of_its_server(sglang_engine):
+    def place_of_torch(process: psutil.Process) -> set[str]:
+        """Where it is in memory, which is drawn anew for each program that is started."""
+        lines = Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+        return {line.split("-")[0] for line in lines if line.endswith("libtorch_cpu.so")}
+
+    server = psutil.Process(sglang_engine.info.pid)
+    workers = [child for child in server.children() if place_of_torch(child)]
+    assert len(workers) == 2  # scheduler and detokenizer
+    assert all(place_of_torch(worker) & place_of_torch(server) for worker in workers)
+
+
 def test_an_engine_does_not_outlive_its_killed_owner(sglang_engine, tmp_path):
     script = f"""
         import threading, time
