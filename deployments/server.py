@@ -10,7 +10,6 @@ seconds, and its interface would show an error. Prefect's lists of packages are 
 the machine. Pages of other sites are refused (``deployments.origins``).
 """
 
-import asyncio
 import json
 import logging
 import os
@@ -21,10 +20,10 @@ import anyio.to_thread
 import flows.environment  # noqa: F401  # isort: skip  # what Prefect reads from the environment when it is imported
 from prefect.server.api import collections
 from prefect.server.api.server import create_app as create_prefect_app
-from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
 from deployments.files import RunFiles
 from deployments.origins import OwnPages
+from flows.patience import patient, whole_body, with_body
 from relax_core.config.problems import told
 from relax_core.config.submitted import submission_problems
 
@@ -44,48 +43,8 @@ def create_app() -> Any:
     for view in collections.KNOWN_VIEWS:  # asked of the internet; what comes with Prefect is taken where none answers
         collections.KNOWN_VIEWS[view] = NOWHERE
     app: Any = create_prefect_app(final=True)
-    if "sqlite" in str(PREFECT_API_DATABASE_CONNECTION_URL.value()):  # PostgreSQL's 503 may come after the work
-        app = Patience(app)
-    check = SubmissionCheck(RunFiles(app), files=os.environ.get(FILES_VARIABLE, "here") != "elsewhere")
+    check = SubmissionCheck(RunFiles(patient(app)), files=os.environ.get(FILES_VARIABLE, "here") != "elsewhere")
     return OwnPages(check)
-
-
-class Patience:
-    """An ASGI app that asks again where ``app`` answers 503: SQLite was busy, and nothing was done.
-
-    Args:
-        app: Prefect's.
-        pauses: seconds before each further try.
-    """
-
-    def __init__(self, app: Any, pauses: tuple[float, ...] = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3)) -> None:
-        self._app, self._pauses = app, pauses
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request."""
-        if scope["type"] != "http" or scope["method"] == "GET":
-            await self._app(scope, receive, send)
-            return
-        body = await _body(receive)
-        if body is None:
-            return
-        for pause in (*self._pauses, None):
-            busy = False
-
-            async def sending(message: dict[str, Any], last: bool = pause is None) -> None:
-                nonlocal busy
-                busy = busy or (not last and message.get("status") == 503)
-                if not busy:
-                    await send(message)
-
-            try:
-                await self._app(dict(scope), _again(body, receive), sending)
-            except Exception:  # Starlette raises what it has answered with 503, for the log
-                if not busy:
-                    raise
-            if not busy or pause is None:
-                return
-            await asyncio.sleep(pause)
 
 
 class SubmissionCheck:
@@ -104,12 +63,12 @@ class SubmissionCheck:
         if scope["type"] != "http" or not _makes_flow_run(scope["method"], scope["path"]):
             await self._app(scope, receive, send)
             return
-        body = await _body(receive)
+        body = await whole_body(receive)
         refusal = await self._refusal(scope, body) if body is not None and len(body) <= _LARGEST else None
         if refusal is not None:
             await _answer(send, 409, {"detail": refusal})
             return
-        await self._app(scope, _again(body or b"", receive), send)
+        await self._app(scope, with_body(body or b"", receive), send)
 
     async def _refusal(self, scope: Any, body: bytes) -> str | None:
         """What is wrong with a submission, or the first of several; None: nothing, or it is not ours to say."""
@@ -199,32 +158,6 @@ def _plain(value: Any) -> Any:
             return _TEMPLATE
         return found if isinstance(value, dict) else list(found.values())
     return value
-
-
-async def _body(receive: Any) -> bytes | None:
-    """The whole body of a request; None when the client has gone."""
-    parts = []
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            return None
-        parts.append(message.get("body", b""))
-        if not message.get("more_body"):
-            return b"".join(parts)
-
-
-def _again(body: bytes, receive: Any) -> Any:
-    """A ``receive`` that gives the body that was read already, and then what comes."""
-    given = False
-
-    async def replayed() -> Any:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    return replayed
 
 
 async def _answer(send: Any, status: int, content: dict[str, Any]) -> None:

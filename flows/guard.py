@@ -17,9 +17,15 @@ from collections.abc import Callable, Iterator
 
 import httpx
 from prefect.context import refresh_global_settings_context
-from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
+    temporary_settings,
+)
 
 from data.errors import Lost
+from flows.patience import use_for_temporary_servers
 from relax_core.waiting import told
 
 _MARK = "RELAX_TEMPORARY_SERVER_OF"
@@ -94,14 +100,16 @@ def _answers(url: str) -> bool:
 
 @contextlib.contextmanager
 def reaching_prefect() -> Iterator[None]:
-    """Round a flow.
+    """Round a flow. One that a temporary server shows has no heartbeat: nobody there looks for it, and its end would
+    wait for the next one.
 
     Raises:
         Lost: Prefect's server stopped answering.
     """
     url = PREFECT_API_URL.value()
+    heart = contextlib.nullcontext() if url else temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
     try:
-        with _telling_outages(url):
+        with _telling_outages(url), heart:
             yield
     except Exception as error:
         if not _of_prefect(error, url):
@@ -153,6 +161,7 @@ def guard_temporary_server() -> None:
         return
     from prefect.server.api.server import SubprocessASGIServer  # here: it takes a second
 
+    use_for_temporary_servers()
     server = SubprocessASGIServer()
     mark = f"{_MARK}={_identity(os.getpid())}"
     if not _guarded:

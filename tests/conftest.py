@@ -85,11 +85,16 @@ def relax_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def prefect_server(relax_home: Path) -> Iterator[None]:
     """A Prefect server for the whole session, with a database of its own."""
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
     import flows.environment  # noqa: F401
+    from flows.patience import use_for_temporary_servers
 
-    with prefect_test_harness(server_startup_timeout=120):
+    use_for_temporary_servers()
+    # The end of a flow waits up to a second for its heartbeat, of which no test is about.
+    quick = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with quick, prefect_test_harness(server_startup_timeout=120):
         yield
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from deployments.server import Patience, SubmissionCheck
+from deployments.server import SubmissionCheck
 
 DEPLOYMENT = {"flow_id": "f", "tags": ["relax"], "parameters": {"config": {"optimizer": {"lr": -1.0}}}}
 VARIABLE = {"__prefect_kind": "workspace_variable", "variable_name": "x"}
@@ -15,15 +15,10 @@ CREATE = "/api/deployments/d/create_flow_run"
 
 
 class FakePrefect:
-    """Answers what the check asks for, and notes bodies of what it lets through.
+    """Answers what the check asks for, and notes bodies of what it lets through."""
 
-    Args:
-        statuses: of the answers to POST, one after the other; then 201.
-    """
-
-    def __init__(self, deployment: dict[str, Any] | None = None, flow: str = "train", statuses: tuple[int, ...] = ()):
+    def __init__(self, deployment: dict[str, Any] | None = None, flow: str = "train"):
         self._gets = {"/api/deployments/d": deployment or DEPLOYMENT, "/api/flows/f": {"name": flow}}
-        self._statuses = iter(statuses)
         self.bodies: list[bytes] = []
         self.authorized: list[bytes | None] = []
 
@@ -36,11 +31,9 @@ class FakePrefect:
         else:
             message = await receive()
             self.bodies.append(message["body"])
-            status, content = next(self._statuses, 201), {"id": "made"}
+            status, content = 201, {"id": "made"}
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": json.dumps(content).encode()})
-        if status == 503:  # as Starlette does with what its handler of exceptions has answered
-            raise RuntimeError("database is locked")
 
 
 Post = Callable[..., httpx.Response]
@@ -115,27 +108,6 @@ def test_the_check_asks_prefect_as_the_one_who_submits(post: Post) -> None:
     prefect = FakePrefect()
     post(SubmissionCheck(prefect, files=False), {}, headers={"authorization": "Basic abc"})
     assert prefect.authorized == [b"Basic abc", b"Basic abc"]
-
-
-def test_a_busy_database_is_asked_again_with_the_same_request(post: Post) -> None:
-    prefect = FakePrefect(statuses=(503, 503))
-    answer = post(Patience(prefect, pauses=(0.0, 0.0, 0.0)), {"name": "x"}, "/api/flow_runs/")
-    assert (answer.status_code, answer.json()) == (201, {"id": "made"})
-    assert [json.loads(body) for body in prefect.bodies] == [{"name": "x"}] * 3
-
-
-def test_a_database_that_stays_busy_is_told(post: Post) -> None:
-    prefect = FakePrefect(statuses=(503,) * 9)
-    with pytest.raises(RuntimeError, match="locked"):  # it was answered with 503 before: a server's log has it
-        post(Patience(prefect, pauses=(0.0, 0.0)), {}, "/api/flow_runs/")
-    assert len(prefect.bodies) == 3  # once, and after each pause
-
-
-@pytest.mark.parametrize("status", [201, 409, 500])
-def test_any_other_answer_is_given_at_once(post: Post, status: int) -> None:
-    prefect = FakePrefect(statuses=(status,))
-    assert post(Patience(prefect), {}, "/api/flow_runs/").status_code == status
-    assert len(prefect.bodies) == 1
 
 
 def test_a_parameter_that_the_deployment_does_not_have_is_refused(post: Post) -> None:
