@@ -8,6 +8,7 @@ orderly exit only. The watch is a small process of its own; it ends with what it
 
 import contextlib
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -114,6 +115,7 @@ def reaching_prefect() -> Iterator[None]:
     except Exception as error:
         if not _of_prefect(error, url):
             raise
+        _drop_events()
         raise Lost(
             f"The Prefect server{f' at {url}' if url else ''} stopped answering ({type(error).__name__}: {error}).",
             "Nothing is lost: the same command goes on, also while the server is away; with --use-health-check by"
@@ -140,6 +142,18 @@ def _telling_outages(url: str | None) -> Iterator[None]:
         yield
     finally:
         ended.set()
+
+
+def _drop_events() -> None:
+    """Forget what would be told a server that is gone: as this process ends Prefect would offer it each event anew, for
+    seven seconds each."""
+    from prefect.events.worker import EventsWorker
+
+    for worker in list(getattr(EventsWorker, "_instances", {}).values()):
+        with contextlib.suppress(AttributeError, queue.Empty):
+            worker._client._reconnection_attempts = 0
+            while True:
+                worker._queue.get_nowait()
 
 
 def _of_prefect(error: Exception, url: str | None) -> bool:
