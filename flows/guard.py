@@ -150,8 +150,11 @@ def _drop_events() -> None:
     from prefect.events.worker import EventsWorker
 
     for worker in list(getattr(EventsWorker, "_instances", {}).values()):
+        if not isinstance(worker, EventsWorker):
+            continue
         with contextlib.suppress(AttributeError, queue.Empty):
-            worker._client._reconnection_attempts = 0
+            worker._remove_instance()  # what comes next, of a run that goes on in this process, gets another worker
+            worker._client._reconnection_attempts = 0  # type: ignore[attr-defined]
             while True:
                 worker._queue.get_nowait()
 

@@ -8,6 +8,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,13 @@ class Patience:
     Args:
         app: Prefect's.
         pauses: seconds before each further try.
+        longest: seconds since the first after which there is no further one: a client may have gone and asked again.
     """
 
-    def __init__(self, app: Any, pauses: tuple[float, ...] = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3)) -> None:
-        self._app, self._pauses = app, pauses
+    def __init__(
+        self, app: Any, pauses: tuple[float, ...] = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.3), longest: float = 3.0
+    ) -> None:
+        self._app, self._pauses, self._longest = app, pauses, longest
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request."""
@@ -66,21 +70,30 @@ class Patience:
         body = await whole_body(receive)
         if body is None:
             return
+        began = time.monotonic()
         for pause in (*self._pauses, None):
-            busy = False
+            refusal: list[dict[str, Any]] = []
+            failure = None
 
-            async def sending(message: dict[str, Any], last: bool = pause is None) -> None:
-                nonlocal busy
-                busy = busy or (not last and message.get("status") == 503)
-                if not busy:
+            async def sending(message: dict[str, Any], refusal: list[dict[str, Any]] = refusal) -> None:
+                if refusal or message.get("status") == 503:
+                    refusal.append(message)
+                else:
                     await send(message)
 
             try:
                 await self._app(dict(scope), with_body(body, receive), sending)
-            except Exception:  # Starlette raises what it has answered with 503, for the log
-                if not busy:
+            except Exception as error:  # Starlette raises what it has answered with 503, for the log
+                if not refusal:
                     raise
-            if not busy or pause is None:
+                failure = error
+            if not refusal:
+                return
+            if pause is None or time.monotonic() - began > self._longest:
+                for message in refusal:
+                    await send(message)
+                if failure is not None:
+                    raise failure
                 return
             await asyncio.sleep(pause)
 

@@ -109,8 +109,8 @@ class FakeEngine:
             "POST /abort_request": self._abort,
         }
         served = Served({route: _weakly(handler) for route, handler in routes.items()})
-        self.url, self._loop = served.url, served.loop
-        self.stop = weakref.finalize(self, served.end)
+        self.url, self._loop, self.stop = served.url, served.loop, served.stop
+        weakref.finalize(self, served.end)
 
     async def _generate(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -4,7 +4,6 @@ Guarantee: it listens at ``url`` once made, and after ``stop`` nothing of it is 
 """
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -23,6 +22,7 @@ class Served:
     def __init__(self, routes: Mapping[str, Handler]) -> None:
         self.url = ""
         self.loop = asyncio.new_event_loop()
+        self._ended = False
         self._routes, self._ready = dict(routes), threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -30,7 +30,8 @@ class Served:
 
     def end(self) -> None:
         """Let it end, with what it is answering; from any thread, and more than once."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed
+        if not self._ended:
+            self._ended = True
             self.loop.call_soon_threadsafe(self.loop.stop)
 
     def stop(self) -> None:

@@ -27,7 +27,8 @@ started. Exit code 0: nothing to say; 1: warnings; 2: errors."""
 def doctor(arguments: list[str]) -> int:
     """Check a configuration and show its plan."""
     from relax_core.config import doctor as report_of
-    from relax_core.engines.devices import free_gib
+    from relax_core.config.plan_memory import Device
+    from relax_core.engines.devices import fullest
 
     if any(word in ("-h", "--help") for word in arguments):
         print(_DOCTOR)
@@ -45,11 +46,12 @@ def doctor(arguments: list[str]) -> int:
     training = purpose == "train"
     if training:
         report = report_of.with_run(report)
-    gib = free_gib() if training else None
+    memory = fullest() if training else None
+    device = None if memory is None else Device(*memory)
     if as_json:
-        print(json.dumps(report_of.as_json(report, training, gib), indent=2, ensure_ascii=False))
+        print(json.dumps(report_of.as_json(report, training, device), indent=2, ensure_ascii=False))
     else:
-        print(report_of.as_text(report, training, gib))
+        print(report_of.as_text(report, training, device))
     return report_of.exit_code(report)
 
 

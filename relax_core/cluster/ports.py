@@ -1,8 +1,8 @@
 """Addresses and ports that the standing services listen at.
 
 Guarantee: a port that is taken, a range that is too small and an address that is not this machine's are each a
-``UserError`` before anything is started. A free port is, while there are any, none of those that the system gives to
-connections: it is still free for a program that needs half a minute until it listens.
+``UserError`` before anything is started. A free port is, while there are any, none of those that Linux gives to
+connections unless it is told to: it is still free for a program that needs half a minute until it listens.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 
 ANY = "0.0.0.0"
 
-_CHOICE = range(20000, 30000)
+_CHOICE = range(21000, 30000)
 """Above the ports of Ray's workers (10002 to 19999), below node ports of Kubernetes and what Linux gives to connections
 (from 30000 and 32768)."""
 

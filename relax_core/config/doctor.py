@@ -14,6 +14,7 @@ from relax_core.config.examine import Report
 from relax_core.config.files import local_path
 from relax_core.config.options import OPTIONS, get_option, json_values, option_values
 from relax_core.config.plan import Plan, count_rows, plan
+from relax_core.config.plan_memory import Device
 from relax_core.config.problems import Problem, told
 from relax_core.config.run_file import load, refuse_other_configuration
 from relax_core.config.secrets import HIDDEN, redact, redact_text
@@ -60,18 +61,18 @@ def with_run(report: Report) -> Report:
     return report
 
 
-def planned(report: Report, device_gib: float | None = None) -> Plan | None:
+def planned(report: Report, device: Device | None = None) -> Plan | None:
     """The plan of the run; None where the errors leave none.
 
     Args:
-        device_gib: free memory of a device; None: not known.
+        device: memory of each; None: not known.
     """
     if any(not problem.option.startswith("--") for problem in report.errors) or report.model is None:
         return None
     source = report.config.data.prompt_data
     try:
         rows = count_rows(source) if source else None
-        return plan(report.config, report.model, rows, judge=_judge(report.config), device_gib=device_gib)
+        return plan(report.config, report.model, rows, judge=_judge(report.config), device=device)
     except (ArithmeticError, ValueError, TypeError, KeyError, IndexError):
         if report.errors:  # sizes that make no sense have no plan
             return None
@@ -86,9 +87,9 @@ def _judge(config: RelaxConfig) -> ModelShape | None:
         return None
 
 
-def as_json(report: Report, training: bool = True, device_gib: float | None = None) -> dict[str, Any]:
+def as_json(report: Report, training: bool = True, device: Device | None = None) -> dict[str, Any]:
     """The report for programs; the plan is that of a training run."""
-    made = planned(report, device_gib) if training else None
+    made = planned(report, device) if training else None
     return {
         "verdict": "errors" if report.errors else "warnings" if report.warnings else "ok",
         "errors": [_problem_json(problem) for problem in report.errors],
@@ -100,7 +101,7 @@ def as_json(report: Report, training: bool = True, device_gib: float | None = No
     }
 
 
-def as_text(report: Report, training: bool = True, device_gib: float | None = None) -> str:
+def as_text(report: Report, training: bool = True, device: Device | None = None) -> str:
     """The report for people; the plan is that of a training run."""
     blocks = [verdict(report)]
     for problems, title in ((report.errors, "Errors"), (report.warnings, "Warnings")):
@@ -109,7 +110,7 @@ def as_text(report: Report, training: bool = True, device_gib: float | None = No
     derived = _derived(report)
     if derived:
         blocks.append("\n".join(["Follows from what was given", *derived]))
-    made = planned(report, device_gib) if training else None
+    made = planned(report, device) if training else None
     if made is not None:
         blocks.append("\n".join(["Plan", *(_indented(redact_text(line)) for line in made.lines())]))
     return "\n\n".join(blocks)

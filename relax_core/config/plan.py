@@ -15,7 +15,7 @@ from relax_core.config import derived
 from relax_core.config.devices import devices_in_all
 from relax_core.config.files import local_path
 from relax_core.config.options import OPTIONS, find_option
-from relax_core.config.plan_memory import MemoryPlan, engine_plan, hand_over_plan, judge_plan, trainer_plan
+from relax_core.config.plan_memory import Device, MemoryPlan, engine_plan, hand_over_plan, judge_plan, trainer_plan
 from relax_core.config.plan_roles import RolePlan, judges, roles
 from relax_core.config.plan_text import plan_lines
 from relax_core.config.run_file import may_change
@@ -102,7 +102,7 @@ class Plan:
         at_most: they may be fewer: an epoch leaves out prompts that are too long.
         tasks: of a rollout step, each with when it runs; an empty text is always.
         memory: empty when the model, or the length of a sample, is not known.
-        device_gib: free memory of a device that ``memory`` was compared with; None: not known.
+        device: what ``memory`` was compared with; None: not known.
     """
 
     roles: tuple[RolePlan, ...]
@@ -115,7 +115,7 @@ class Plan:
     checkpoints: Occasions
     tasks: tuple[tuple[str, str], ...]
     memory: tuple[MemoryPlan, ...]
-    device_gib: float | None
+    device: Device | None
     changes: tuple[ChangePlan, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def plan(
     rows: int | None = None,
     *,
     judge: ModelShape | None = None,
-    device_gib: float | None = None,
+    device: Device | None = None,
 ) -> Plan:
     """What a run will do.
 
@@ -142,7 +142,7 @@ def plan(
         model: the shape of its model; None: memory is left out.
         rows: of the training prompts (see ``count_rows``), which --num-epoch needs; None: not known.
         judge: the shape of the judge's model; None: there is none, or its memory is left out.
-        device_gib: free memory of a device; None: not known.
+        device: memory of each; None: not known.
     """
     batch, rollout = _batch(config), config.rollout
     steps, epoch, at_most = rollout.num_rollout, None, False
@@ -169,8 +169,8 @@ def plan(
             1 if config.checkpoint.rotate_ckpt else config.checkpoint.save_interval, steps, and_last=True, epoch=epoch
         ),
         tasks=tuple((name, when.get(name, "")) for name in TASKS if not absent.get(name)),
-        memory=_memory(config, model, judge, batch, device_gib),
-        device_gib=device_gib,
+        memory=_memory(config, model, judge, batch, device),
+        device=device,
         changes=tuple(_changes(config)),
     )
 
@@ -253,15 +253,16 @@ def _memory(
     model: ModelShape | None,
     judge: ModelShape | None,
     batch: BatchPlan,
-    device_gib: float | None,
+    device: Device | None,
 ) -> tuple[MemoryPlan, ...]:
     if model is None or batch.longest is None:
         return ()
+    device_gib = None if device is None else device.free
     tokens = batch.micro_tokens or min(batch.micro_rows or 1, batch.rank_rows) * batch.longest
     requests = -(-batch.rows // max(derived.num_engines(config), 1))
-    critic = [trainer_plan(config, model, tokens, device_gib, "critic")] if derived.needs_critic(config) else []
+    critic = [trainer_plan(config, model, tokens, device, "critic")] if derived.needs_critic(config) else []
     questions = -(-batch.rows // max(judges(config), 1))
-    actor = trainer_plan(config, model, tokens, device_gib)
+    actor = trainer_plan(config, model, tokens, device)
     engine = engine_plan(config, model, requests, batch.longest, device_gib)
     return (
         actor,

@@ -22,6 +22,19 @@ JUDGE_REQUESTS = 256
 
 
 @dataclass(frozen=True)
+class Device:
+    """The memory of a GPU, in GiB.
+
+    Attributes:
+        total: which decides how a trainer goes over logits.
+        free: of it, which decides what fits.
+    """
+
+    total: float
+    free: float
+
+
+@dataclass(frozen=True)
 class MemoryPlan:
     """Bytes of one device of a role.
 
@@ -40,14 +53,14 @@ class MemoryPlan:
 
 
 def trainer_plan(
-    config: RelaxConfig, model: ModelShape, tokens: int, device_gib: float | None, role: Role = "actor"
+    config: RelaxConfig, model: ModelShape, tokens: int, device: Device | None, role: Role = "actor"
 ) -> MemoryPlan:
     """A device of a role's trainer: one of the pipeline stage that needs most.
 
     Args:
         model: of the policy.
         tokens: of the largest micro-batch.
-        device_gib: free memory of a device; None: not known.
+        device: None: not known.
     """
     config, model = role_config(config, role), replace(model, values=role == "critic")
     parallel, batch = config.parallel, config.batch
@@ -69,7 +82,7 @@ def trainer_plan(
         entropy_loss=config.algorithm.entropy_coef != 0,
         own_loss=config.algorithm.loss_type == "custom_loss",
         reference=derived.needs_reference(config) or derived.needs_teacher(config),
-        device_gib=device_gib,
+        device_gib=None if device is None else device.total,
     )
     rank = max(stages, key=lambda one: one.total)
     parts = {
@@ -87,7 +100,7 @@ def trainer_plan(
         notes.insert(0, f"pipeline stage {rank.stage}, which needs most")
     visitors = {"the reference": derived.needs_reference(config), "the teacher": derived.needs_teacher(config)}
     notes += [f"{visitor} visits for its pass, from host memory" for visitor, comes in visitors.items() if comes]
-    return MemoryPlan(role, parts, rank.total, tuple(notes), _fits(rank.total, device_gib))
+    return MemoryPlan(role, parts, rank.total, tuple(notes), _fits(rank.total, None if device is None else device.free))
 
 
 def engine_plan(

@@ -20,7 +20,7 @@ _NAMED = 3
 def plan_lines(plan: Plan) -> list[str]:
     """The text, of at most 120 characters a line: devices, batch, run, tasks, memory and changes, a heading each."""
     tasks = ", ".join(f"{name} ({when})" if when else name for name, when in plan.tasks)
-    free = "" if plan.device_gib is None else f"; the fullest GPU of this machine has {plan.device_gib:.1f} GiB free"
+    free = "" if plan.device is None else f"; the fullest GPU of this machine has {plan.device.free:.1f} GiB free"
     sections = {
         f"Devices, {plan.devices} in all": [
             f"{one.role:9} {_count(one.devices, 'device')}: {one.form}" for one in plan.roles

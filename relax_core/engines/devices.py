@@ -32,10 +32,13 @@ def gpus() -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in rows if len(row) == 2]
 
 
-def free_gib() -> float | None:
-    """GiB of memory that are free on the fullest GPU of this machine; None where it has none, or does not tell."""
-    mebibytes = [int(line) for line in _query("memory.free") if line.strip().isdigit()]
-    return min(mebibytes) / 1024 if mebibytes else None
+def fullest() -> tuple[float, float] | None:
+    """Memory of the GPU of this machine with the least free, in GiB: in all, and free; None where there is none, or it
+    does not tell."""
+    rows = [line.replace(" ", "").split(",") for line in _query("memory.total,memory.free")]
+    known = [(int(total), int(free)) for total, free in rows if total.isdigit() and free.isdigit()]
+    total, free = min(known, key=lambda pair: pair[1], default=(None, None))
+    return None if total is None or free is None else (total / 1024, free / 1024)
 
 
 def _query(fields: str) -> list[str]:

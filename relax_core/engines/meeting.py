@@ -48,6 +48,8 @@ def store_at(host_name: str, port: int, world_size: int | None, is_master: bool,
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    if host != LOOPBACK and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=socket.SOMAXCONN, dualstack_ipv6=True)
     listener = socket.socket()
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

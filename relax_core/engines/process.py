@@ -17,7 +17,7 @@ from typing import IO
 import psutil
 
 from data.errors import UserError
-from relax_core.cluster.ports import free_port
+from relax_core.cluster.ports import free_port, free_ports
 from relax_core.engines.control import EngineControl
 from relax_core.engines.devices import seen_by_engine
 from relax_core.engines.errors import EngineStartError, EngineUnavailable
@@ -27,6 +27,7 @@ from relax_core.engines.spec import EngineSpec
 LOG_LINES = 25
 """Lines of the log shown in an error."""
 PORT_ATTEMPTS = 4
+INNER_PORT = "--nccl-port"
 POLL_SECONDS = 0.2
 
 
@@ -118,11 +119,17 @@ class EngineProcess:
             ) from error
         return port
 
+    def _inner_port(self, port: int) -> list[str]:
+        """SGLang chooses one for its ranks long before they listen there, among those that connections are given."""
+        if INNER_PORT in self.spec.arguments:
+            return []
+        return [INNER_PORT, str(next(other for other in free_ports(2) if other != port))]
+
     def _launch(self, port: int) -> None:
         self.url = f"http://{self.spec.host}:{port}"
         # -P: the folder that we happen to be in must not shadow modules of the engine.
         command = [sys.executable, "-P", "-m", "relax_core.engines.serve", *self.spec.arguments]
-        command += ["--host", self.spec.host, "--port", str(port)]
+        command += ["--host", self.spec.host, "--port", str(port), *self._inner_port(port)]
         environment = os.environ | dict(self.spec.environment) | {PARENT: str(os.getpid())}
         environment |= seen_by_engine(environment)
         with self._open_log() as log:

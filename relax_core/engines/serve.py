@@ -4,7 +4,7 @@ Guarantee: the same entry on CUDA and on a CPU; on CUDA nothing of SGLang is cha
 within about a second of its parent's death, SIGKILL included, so that a killed actor leaves no server behind.
 
 SGLang starts its workers with ``spawn``, which imports this module again as ``__mp_main__``: what stands at the top
-level is done in each process of the engine. On a CPU they are forked instead, and begin their own watch.
+level is done in each process of the engine. On a CPU they are forked instead (``relax_core.engines.cpu.processes``).
 """
 
 import contextlib
@@ -56,7 +56,6 @@ def prepare() -> None:
     # The variable names the parent of the server; a worker's parent is the server.
     parent = int(os.environ.get(PARENT, 0)) if __name__ == "__main__" else 0
     end_with(parent or os.getppid())
-    os.register_at_fork(after_in_child=lambda: end_with(os.getppid()))
     import torch
 
     from relax_core.engines.meeting import stay_local

@@ -53,7 +53,7 @@ def test_the_plan_is_compared_with_the_gpus_of_this_machine(
     good: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho 81920\necho 1024\n")  # MiB free on each
+    program.write_text("#!/bin/sh\necho 81920, 79000\necho 81920, 1024\n")  # MiB: in all, free
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert doctor(*good) == 0
@@ -62,7 +62,7 @@ def test_the_plan_is_compared_with_the_gpus_of_this_machine(
     assert "MiB: fits" in text
     doctor("--json", *good)
     plan = json.loads(capsys.readouterr().out)["plan"]
-    assert plan["device_gib"] == 1.0
+    assert plan["device"] == {"total": 80.0, "free": 1.0}
     assert [part["fits"] for part in plan["memory"]] == [True, True]
 
 

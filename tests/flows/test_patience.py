@@ -48,6 +48,13 @@ def test_a_database_that_stays_busy_is_told() -> None:
     assert len(prefect.bodies) == 3  # once, and after each pause
 
 
+def test_a_client_that_has_waited_long_is_answered() -> None:
+    prefect = Prefect(*[503] * 9)
+    with pytest.raises(RuntimeError, match="locked"):
+        ask(Patience(prefect, pauses=(0.0, 0.0), longest=0.0))
+    assert len(prefect.bodies) == 1
+
+
 @pytest.mark.parametrize("status", [201, 409, 500])
 def test_any_other_answer_is_given_at_once(status: int) -> None:
     prefect = Prefect(status)

@@ -54,7 +54,7 @@ def test_a_bad_range_says_why(text: str, why: str) -> None:
 def test_free_ports_are_different_ones_that_no_connection_is_given() -> None:
     found = ports.free_ports(5)
     assert len(set(found)) == 5
-    assert all(20000 <= port < 30000 for port in found)
+    assert all(21000 <= port < 30000 for port in found)
 
 
 def test_a_port_that_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from data.readers import read_rows
 from relax_core.batching.plan import plan_updates
 from relax_core.config.options import with_options
 from relax_core.config.plan import SHOWN, TASKS, Occasions, Plan, count_rows, plan
-from relax_core.config.plan_memory import JUDGE_REQUESTS
+from relax_core.config.plan_memory import JUDGE_REQUESTS, Device
 from relax_core.config.resolve import resolve
 from relax_core.config.rules.genrm import MAX_CONTEXT
 from relax_core.config.run_file import MAY_CHANGE
@@ -67,7 +67,9 @@ EVALUATED: dict[str, Any] = {"eval_prompt_data": ["aime", "aime.jsonl"], "eval_i
 def planned(
     rows: int | None = None, model: ModelShape | None = MODEL, gib: float | None = None, **options: Any
 ) -> Plan:
-    return plan(resolve(with_options(RelaxConfig(), RUN | options), model), model, rows, device_gib=gib)
+    return plan(
+        resolve(with_options(RelaxConfig(), RUN | options), model), model, rows, device=gib and Device(gib, gib)
+    )
 
 
 # devices

@@ -111,19 +111,23 @@ def test_forgetting_the_cache_collects_no_garbage_and_another_sglang_is_noticed(
 
 def test_processes_are_copies_of_the_server_and_theirs_are_new_ones():
     code = """
-        import multiprocessing, types
+        import multiprocessing, threading, types
         from relax_core.engines.cpu import processes
         engine = types.ModuleType("engine")
-        engine._set_envs_and_config = lambda arguments: multiprocessing.set_start_method("spawn", force=True)
+        engine.mp = multiprocessing
         processes.copy_server(engine)
-        engine._set_envs_and_config("arguments")
-        there = multiprocessing.SimpleQueue()
-        child = multiprocessing.Process(target=lambda: there.put(multiprocessing.get_start_method()))  # not pickled
+        engine.mp.set_start_method("spawn", force=True)
+        here, there = engine.mp.Pipe()
+
+        def tell():  # not pickled
+            there.send([multiprocessing.get_start_method(), [each.name for each in threading.enumerate()][1:]])
+
+        child = engine.mp.Process(target=tell)
         child.start()
-        print(there.get(), multiprocessing.get_start_method())
+        print(here.recv())
         child.join()
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True)
-    assert done.stdout == "spawn fork\n"
-    with pytest.raises(AttributeError, match="_set_envs_and_config"):
+    assert done.stdout == "['spawn', ['end-with-parent']]\n"
+    with pytest.raises(AttributeError, match="mp"):
         processes.copy_server(types.ModuleType("another SGLang"))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from relax_core.engines.devices import VISIBLE, free_gib, gpus, seen_by_engine
+from relax_core.engines.devices import VISIBLE, fullest, gpus, seen_by_engine
 
 MACHINE = [("0", "GPU-a"), ("1", "GPU-b"), ("2", "GPU-c")]
 
@@ -31,13 +31,13 @@ def test_a_machine_that_does_not_tell_changes_nothing() -> None:
 
 def test_a_machine_without_gpus_has_no_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert free_gib() is None
+    assert fullest() is None
     assert gpus() == []
 
 
 def test_what_a_gpu_does_not_tell_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "nvidia-smi"
-    program.write_text('#!/bin/sh\necho "2048"\necho "[N/A]"\n')
+    program.write_text('#!/bin/sh\necho "4096, 2048"\necho "4096, [N/A]"\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert free_gib() == 2.0
+    assert fullest() == (4.0, 2.0)
