@@ -7,6 +7,7 @@ from typing import Any
 
 import psutil
 import pytest
+import ranks
 from ranks import run_ranks
 
 
@@ -42,7 +43,7 @@ def test_a_rank_that_fails_is_told_and_nothing_is_left_behind() -> None:
     assert "rank 0" not in str(raised.value)
     with pytest.raises(AssertionError, match="rank 0, exit code 7"):
         run_ranks(1, "test_ranks:leaves")
-    (source,) = [child for child in psutil.Process().children() if "ranks.py" in " ".join(child.cmdline())]
+    source = psutil.Process(ranks._sources[-1]._process.pid)
     assert source.children() == []
     names = [path.read_text().strip() for path in Path(f"/proc/{source.pid}/task").glob("*/comm")]
     names.remove("jemalloc_bg_thd")  # pyarrow's allocator knows forks
