@@ -118,6 +118,7 @@ def test_what_died_behind_a_password_is_never_started_again_without_one(
 ) -> None:
     monkeypatch.setattr(services, "listening_address", str)
     monkeypatch.setattr(services, "require_free", lambda *asked: None)
+    monkeypatch.setattr(services, "free_port", lambda host: 6379)
     dead("prefect", "http://192.0.2.7:4200/api", host="192.0.2.7", protected=True)
     with pytest.raises(Started) as started:
         services.start_prefect()

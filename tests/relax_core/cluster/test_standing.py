@@ -45,6 +45,13 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return calls
 
 
+def end(service: services.Service) -> None:
+    """Kill it, and wait until it is seen to be dead."""
+    process = psutil.Process(service.pid)
+    process.kill()
+    process.wait(10)
+
+
 def wish(tmp_path: Path, **more: Any) -> Wish:
     return Wish(str(tmp_path), more.pop("register", REGISTER), **more)
 
@@ -64,7 +71,7 @@ def test_all_is_started_told_and_ended_and_the_worker_ends_first(started: dict[s
     assert sum("stands already" in line for line in again) == 3
 
     services.remembered()["worker"]
-    psutil.Process(found["worker"].pid).kill()
+    end(found["worker"])
     mended: list[str] = []
     standing.raise_services(wish(tmp_path), mended.append)
     assert ["worker" in line for line in mended if "started in" in line] == [True]
@@ -85,7 +92,7 @@ def test_the_folder_of_a_worker_stays_until_relax_down(started: dict[str, Any], 
     found = standing.raise_services(wish(first, register=register), lambda text: None)
     record = services.remembered()
     services.record({**record, "worker": replace(record["worker"], folder=str(first))})
-    psutil.Process(found["worker"].pid).kill()
+    end(found["worker"])
     said: list[str] = []
     standing.raise_services(wish(other, register=register), said.append)
     assert started["worker"][0][1] == str(first)
