@@ -1,8 +1,8 @@
 """How an engine on a CPU starts its processes.
 
 Guarantee: scheduler and detokenizer are copies of the server, which has imported all that they need, instead of new
-programs that import it again: a start takes a third of the processor time, and what is alike is in memory once. Each
-ends with the server. Whatever else SGLang starts is started as before.
+programs that import it again: a start takes half the processor time, and what is alike is in memory once. Each ends
+with the server. Whatever else SGLang starts is started as before.
 """
 
 import multiprocessing
