@@ -72,30 +72,34 @@ class Patience:
             return
         began = time.monotonic()
         for pause in (*self._pauses, None):
-            refusal: list[dict[str, Any]] = []
-            failure = None
-
-            async def sending(message: dict[str, Any], refusal: list[dict[str, Any]] = refusal) -> None:
-                if refusal or message.get("status") == 503:
-                    refusal.append(message)
-                else:
-                    await send(message)
-
-            try:
-                await self._app(dict(scope), with_body(body, receive), sending)
-            except Exception as error:  # Starlette raises what it has answered with 503, for the log
-                if not refusal:
-                    raise
-                failure = error
+            refusal, failure = await self._attempt(scope, with_body(body, receive), send)
             if not refusal:
                 return
             if pause is None or time.monotonic() - began > self._longest:
-                for message in refusal:
-                    await send(message)
-                if failure is not None:
-                    raise failure
-                return
+                break
             await asyncio.sleep(pause)
+        for message in refusal:
+            await send(message)
+        if failure is not None:
+            raise failure
+
+    async def _attempt(self, scope: Any, receive: Any, send: Any) -> tuple[list[dict[str, Any]], Exception | None]:
+        """What the app would answer with 503, and what it raised then; any other answer is given."""
+        refusal: list[dict[str, Any]] = []
+
+        async def sending(message: dict[str, Any]) -> None:
+            if refusal or message.get("status") == 503:
+                refusal.append(message)
+            else:
+                await send(message)
+
+        try:
+            await self._app(dict(scope), receive, sending)
+        except Exception as error:  # Starlette raises what it has answered with 503, for the log
+            if not refusal:
+                raise
+            return refusal, error
+        return refusal, None
 
 
 async def whole_body(receive: Any) -> bytes | None:

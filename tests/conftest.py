@@ -82,6 +82,14 @@ def relax_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         os.environ["RELAX_HOME"] = before
 
 
+@pytest.fixture
+def unused_port() -> int:
+    """A port at which nobody listens."""
+    from relax_core.cluster.ports import free_port
+
+    return free_port()
+
+
 @pytest.fixture(scope="session")
 def prefect_server(relax_home: Path) -> Iterator[None]:
     """A Prefect server for the whole session, with a database of its own."""

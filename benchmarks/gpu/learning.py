@@ -20,11 +20,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from curves import finished, write
+
 from models import ROOT, write_model
 
 SHOTS = 4
@@ -41,7 +43,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", help="by default 0 1; in a rehearsal 0")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--lr", default="2e-5")
-    parser.add_argument("--work", type=Path, default=Path("/tmp/relax-learning"), help="of the runs; kept")
+    parser.add_argument(
+        "--work", type=Path, default=Path(tempfile.gettempdir(), "relax-learning"), help="of the runs; kept"
+    )
     parser.add_argument("--out", type=Path, help="folder of learning.json, .png and .md and the logs; by default WORK")
     parser.add_argument("--limit", type=float, help="seconds after which it stops by itself")
     parser.add_argument("--at-once", action="store_true", help="all seeds together on the GPU")

@@ -4,8 +4,6 @@ Guarantee: looks only, changes nothing; what does not answer within five seconds
 up; works without Ray and without Prefect.
 """
 
-import shutil
-import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -16,6 +14,7 @@ import psutil
 
 from data.errors import UserError
 from relax_core.cluster import drivers, processes, services
+from relax_core.engines.devices import ask
 from relax_core.tracking.position import position_of
 
 ANSWER_SECONDS = 5.0
@@ -99,16 +98,8 @@ def describe(answer: Any) -> dict[str, Any]:
 
 def device_memory() -> dict[int, int]:
     """Bytes of GPU memory by process; empty where there is no GPU."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return {}
-    command = [program, "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
-    try:
-        text = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
     used: dict[int, int] = {}
-    for line in text.splitlines():
+    for line in ask("compute-apps=pid,used_memory", ANSWER_SECONDS):
         pid, _, mebibytes = line.partition(",")
         if pid.strip().isdigit() and mebibytes.strip().isdigit():
             used[int(pid)] = used.get(int(pid), 0) + int(mebibytes) * 2**20

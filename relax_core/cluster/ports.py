@@ -37,8 +37,8 @@ def free_port(host: str = LOOPBACK) -> int:
     return free_ports(1, host)[0]
 
 
-def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
-    """Different ones."""
+def free_ports(count: int, host: str = LOOPBACK, besides: int = 0) -> list[int]:
+    """Different ones, and none of them ``besides``."""
     # The system's own generator: runs seed the usual one, and two of them would then choose alike.
     tried = random.SystemRandom().sample(_CHOICE, _TRIES)
     found: list[int] = []
@@ -48,7 +48,8 @@ def free_ports(count: int, host: str = LOOPBACK) -> list[int]:
             port = tried.pop() if tried else 0
             with contextlib.suppress(OSError) if port else contextlib.nullcontext():
                 probe.bind((host, port))
-                found.append(int(probe.getsockname()[1]))
+                if (chosen := int(probe.getsockname()[1])) != besides:
+                    found.append(chosen)
     return found
 
 

@@ -159,7 +159,7 @@ def start_ray(
     if protected:
         access.ray_token(home(), os.environ)
     env = access.ray_environment(home(), protected) | {LOCAL_ONLY: "0" if local else "1"}
-    own = [one for one in free_ports(4) if one != port]
+    own = free_ports(3, besides=port)
     env |= ports.variables if ports else metric_ports(*own[:2])
     command = [
         *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", "--head", "--block", "--disable-usage-stats"),

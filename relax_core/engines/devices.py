@@ -28,23 +28,23 @@ def seen_by_engine(environment: Mapping[str, str], machine: list[tuple[str, str]
 
 def gpus() -> list[tuple[str, str]]:
     """Index and UUID of each GPU of this machine; none where it does not tell."""
-    rows = [[part.strip() for part in line.split(",")] for line in _query("index,uuid")]
+    rows = [[part.strip() for part in line.split(",")] for line in ask("gpu=index,uuid")]
     return [(row[0], row[1]) for row in rows if len(row) == 2]
 
 
 def fullest() -> tuple[float, float] | None:
     """Memory of the GPU of this machine with the least free, in GiB: in all, and free; None where there is none, or it
     does not tell."""
-    rows = [line.replace(" ", "").split(",") for line in _query("memory.total,memory.free")]
+    rows = [line.replace(" ", "").split(",") for line in ask("gpu=memory.total,memory.free")]
     known = [(int(total), int(free)) for total, free in rows if total.isdigit() and free.isdigit()]
     total, free = min(known, key=lambda pair: pair[1], default=(None, None))
     return None if total is None or free is None else (total / 1024, free / 1024)
 
 
-def _query(fields: str) -> list[str]:
-    """A line for each GPU."""
-    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+def ask(query: str, timeout: float = 30.0) -> list[str]:
+    """Lines of ``nvidia-smi --query-...``, memory in MiB; none where there is no such program, or no answer in time."""
+    command = ["nvidia-smi", f"--query-{query}", "--format=csv,noheader,nounits"]
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=True).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []

@@ -123,7 +123,7 @@ class EngineProcess:
         """SGLang chooses one for its ranks long before they listen there, among those that connections are given."""
         if INNER_PORT in self.spec.arguments:
             return []
-        return [INNER_PORT, str(next(other for other in free_ports(2) if other != port))]
+        return [INNER_PORT, str(free_ports(1, besides=port)[0])]
 
     def _launch(self, port: int) -> None:
         self.url = f"http://{self.spec.host}:{port}"

@@ -57,6 +57,13 @@ def test_free_ports_are_different_ones_that_no_connection_is_given() -> None:
     assert all(21000 <= port < 30000 for port in found)
 
 
+def test_a_port_that_is_spoken_for_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = ports.free_ports(2)
+    monkeypatch.setattr(ports, "_CHOICE", (one, other))
+    monkeypatch.setattr(ports, "_TRIES", 2)
+    assert ports.free_ports(1, besides=one) == [other]
+
+
 def test_a_port_that_is_taken_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

@@ -1,7 +1,6 @@
 """One real SGLang engine for all tests that need one: a start takes half a minute."""
 
 import dataclasses
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,11 +44,3 @@ def sglang_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyEngi
         yield TinyEngine(engine, engine.start(), folders)
     finally:
         engine.stop()
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A port at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import threading
 import time
 from pathlib import Path
@@ -50,14 +49,6 @@ class Engine(Inbox):
         with self._lock:
             self._now -= 1
         return found
-
-
-@pytest.fixture
-def unused_port() -> int:
-    """A port at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture
