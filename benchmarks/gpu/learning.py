@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from curves import finished, write
-
 from models import ROOT, write_model
 
 SHOTS = 4
