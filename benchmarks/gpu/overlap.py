@@ -82,11 +82,13 @@ def measure(folder: Path, mode: str, chosen: argparse.Namespace) -> list[dict[st
 
 
 def paces(steps: list[dict[str, Any]]) -> tuple[float, float, float]:
-    """From step 2 on, when all is warm: median seconds between commits, response tokens a second of all of them, and
-    the median over steps of the longer one of generation and training, which overlap cannot beat."""
-    gaps = [after["committed"] - before["committed"] for before, after in itertools.pairwise(steps[1:])]
-    tokens = sum(step["metrics"]["tokens/response"] for step in steps[2:])
-    longer = [max(step["seconds"].get(name, 0.0) for name in ("generate", "train")) for step in steps[2:]]
+    """From step 2 on, when all is warm, without steps that write a checkpoint: median seconds between commits, response
+    tokens a second of all of them, and the median over steps of the longer one of generation and training, which
+    overlap cannot beat."""
+    warm = [pair for pair in itertools.pairwise(steps[1:]) if "checkpoint" not in pair[1]["seconds"]]
+    gaps = [after["committed"] - before["committed"] for before, after in warm]
+    tokens = sum(step["metrics"]["tokens/response"] for _, step in warm)
+    longer = [max(step["seconds"].get(name, 0.0) for name in ("generate", "train")) for _, step in warm]
     return statistics.median(gaps), tokens / sum(gaps), statistics.median(longer)
 
 
@@ -107,7 +109,8 @@ def rows_of(runs: dict[str, list[dict[str, Any]]]) -> list[list[str]]:
         pace, rate, longer = paces(steps)
         value = f"{pace:.2f} s ({rate:,.0f} response tokens/s); the longer of generating and training {longer:.2f} s"
         rows.append([f"trainer and engine on a GPU each, {mode}: a step (median)", value, "none set"])
-        rows.append([f"{mode}: difference of log-probs, worst step", f"{gap_of(steps):.4f}", "see colocate"])
+        known = "also what the policy moved" if oldest(steps) else "see colocate"
+        rows.append([f"{mode}: difference of log-probs, worst step", f"{gap_of(steps):.4f}", known])
         rows.append([f"{mode}: age of the oldest token's weights", f"{oldest(steps):.0f}", "at most 1"])
     return rows
 

@@ -5,8 +5,9 @@
 
 A random model is trained by the deployment `train/default` (colocated on the first GPU, a checkpoint every four steps);
 from step 6 on the deployment `evaluate/newest` scores its newest checkpoint on another GPU. Prints what `relax status`
-says meanwhile, seconds of a step before, during and after the evaluation, and how both flow runs ended. Fails where one
-did not end as Completed, or a step failed or was repeated. What it saw goes to ``FOLDER/through_prefect.json`` too.
+says meanwhile, seconds of a step before, during and after the evaluation (of those that write no checkpoint), and how
+both flow runs ended. Fails where one did not end as Completed, or a step failed or was repeated. What it saw goes to
+``FOLDER/through_prefect.json`` too.
 """
 
 import argparse
@@ -104,6 +105,8 @@ def written(folder: Path, chosen: argparse.Namespace) -> Path:
 
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+WARM = 2
+"""Steps before this one do not count."""
 
 
 def relax(folder: Path, *words: str) -> str:
@@ -149,18 +152,31 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return list(read_events(RunStore(str(folder / "run"))))
 
 
-def commits(folder: Path) -> list[float]:
-    return [event["time"] for event in events(folder) if event["kind"] == "step_committed"]
+def commits(folder: Path) -> dict[int, float]:
+    """When each step was committed."""
+    return {event["step"]: event["time"] for event in events(folder) if event["kind"] == "step_committed"}
+
+
+def paces(folder: Path) -> list[tuple[float, float]]:
+    """Of the steps that wrote no checkpoint: when each was committed, and the seconds since the one before."""
+    from data.store import RunStore
+
+    store, times = RunStore(str(folder / "run")), commits(folder)
+    pairs = [pair for pair in itertools.pairwise(sorted(times)) if pair[0] >= WARM]
+    return [
+        (times[step], times[step] - times[before])
+        for before, step in pairs
+        if "checkpoint" not in (store.read_manifest(step) or {})["seconds"]
+    ]
 
 
 def report(
     folder: Path, span: tuple[float, float], training: dict[str, Any], evaluation: dict[str, Any]
 ) -> tuple[list[list[str]], int]:
     """Rows of the common table; 1 where something did not go well."""
-    times = commits(folder)
-    gaps = list(zip(times[1:], [after - before for before, after in itertools.pairwise(times)], strict=True))
+    gaps = paces(folder)
     parts = {
-        "before": [gap for end, gap in gaps[2:] if end < span[0]],
+        "before": [gap for end, gap in gaps if end < span[0]],
         "during": [gap for end, gap in gaps if span[0] <= end - gap and end <= span[1]],
         "after": [gap for end, gap in gaps if end - gap > span[1]],
     }

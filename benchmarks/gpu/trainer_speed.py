@@ -5,8 +5,9 @@
 
 A random model of Qwen3-0.6B's shape (28 layers, hidden 1024, FFN 3072, 16 heads and 8 KV heads of 128, vocabulary
 151,936, tied) makes one optimiser step a stored batch: packed, bfloat16, forward, GRPO's loss, backward, Adam. A line
-for each step: seconds, tokens/s, share of the measured matrix product, and the phases of the trainer. ``--profile``
-writes the kernels of one step, by their time.
+for each step: seconds, tokens/s, share of the measured matrix product, the phases of the trainer, and whether torch
+compiled something, which belongs in the first step alone (``--vary`` tries other packings). ``--profile`` writes the
+kernels of one step, by their time.
 """
 
 import argparse
@@ -46,7 +47,7 @@ def measure(folder: Path, chosen: argparse.Namespace) -> None:
     from data.store import RunStore
 
     size, device = ("tiny", "cpu") if chosen.rehearse else (chosen.size, "cuda")
-    shape, rows = SIZES[size], []
+    shape, rows, anew = SIZES[size], [], 0
     length = 96 if chosen.rehearse else chosen.length
     write_model(folder / "model", size)
     trainer = started(folder, [*words(folder, chosen, length), *chosen.more], device)
@@ -58,25 +59,39 @@ def measure(folder: Path, chosen: argparse.Namespace) -> None:
         if number == chosen.repeats:
             profiled(trainer, number, batch, store.url, chosen.profile)
             break
-        began = time.perf_counter()
+        known, began = graphs(), time.perf_counter()
         result = trainer.train(number, number + 1, batch, store.url, f"w{number}")
         if device == "cuda":
             torch.cuda.synchronize()
         seconds = time.perf_counter() - began
+        compiled = graphs() - known
+        anew += compiled if number else 0
         share = (
             "" if peak is None or chosen.vary else f"  {100 * flops / seconds / peak:.0f}% of {peak / 1e12:.0f} TFLOP/s"
         )
         memory = "" if peak is None else f"  {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
         phases = " ".join(f"{name} {1000 * value:.0f}" for name, value in result.seconds.items())
         rate = f"{result.tokens / seconds:,.0f} tokens/s"
-        print(f"step {number}: {1000 * seconds:.0f} ms  {rate}{share}{memory}  [{phases}]", flush=True)
+        told = f"  {compiled} graphs compiled" if compiled else ""
+        print(f"step {number}: {1000 * seconds:.0f} ms  {rate}{share}{memory}  [{phases}]{told}", flush=True)
         rows.append((result.tokens / seconds, f"{rate}{share}{memory}".replace("  ", ", ")))
     if chosen.out is not None:
         median = sorted(rows[1:] or rows)[len(rows[1:]) // 2]
         what = f"training step, {size}, {chosen.samples} x {length}: median of {len(rows) - 1}; the first"
         first = f"{median[1]}; {rows[0][0]:,.0f} tokens/s"
+        table = [
+            [what, first, "75,000 tokens/s"],
+            [f"graphs that torch compiled after the first of {len(rows)} steps", str(anew), "0"],
+        ]
         chosen.out.mkdir(parents=True, exist_ok=True)
-        (chosen.out / "trainer_speed.json").write_text(json.dumps({"rows": [[what, first, "75,000 tokens/s"]]}))
+        (chosen.out / "trainer_speed.json").write_text(json.dumps({"rows": table}))
+
+
+def graphs() -> int:
+    """That torch has compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def started(folder: Path, given: list[str], device: str) -> Any:

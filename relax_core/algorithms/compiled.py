@@ -2,8 +2,8 @@
 
 Guarantee: on a CPU, in float32, where it is switched off and where nothing can be compiled a function runs as it is
 written, with the same numbers up to rounding. One that cannot be compiled says so once. The first size of every tensor
-but a parameter is a symbol: another number of rows compiles nothing anew. A single row, or none, is computed as it is
-written: torch would compile such sizes on their own.
+but a parameter is a symbol: another number of rows compiles nothing anew, be it ten or a hundred thousand. A single
+row, or none, is computed as it is written: torch would compile such sizes on their own.
 """
 
 import functools
@@ -27,6 +27,10 @@ of weights that are trained or frozen, has 12."""
 HALF = (torch.bfloat16, torch.float16)
 """What is compiled. In float32 the same calls have to give the same bits in another process, and torch may choose the
 order of a compiled sum by how long it takes."""
+
+WITHOUT_BOUNDS = "triton.mix_order_reduction_non_strict_mode"
+"""Setting of torch's inductor. Otherwise it puts two reductions of one tensor, as in a norm's backward pass, into one
+kernel only from some number of rows on, and what it compiled on one side of that number is not taken on the other."""
 
 _log = logging.getLogger(__name__)
 _wanted = True
@@ -81,7 +85,7 @@ class Compiled(Generic[P, R]):
         if self._fast is None:
             settings = torch._dynamo.config
             settings.recompile_limit = max(settings.recompile_limit, VARIANTS)
-            self._fast = torch.compile(self.plain, fullgraph=True, backend=self._backend)
+            self._fast = torch.compile(self.plain, fullgraph=True, backend=self._backend, options=self._settings())
         for value in (*args, *kwargs.values()):
             if _counts_rows(value):
                 torch._dynamo.maybe_mark_dynamic(value, 0)
@@ -95,6 +99,14 @@ class Compiled(Generic[P, R]):
             self._broken = True
             self._tell(error)
         return self.plain(*args, **kwargs)
+
+    def _settings(self) -> dict[str, Any] | None:
+        """Of the backend; none where it is not torch's, and where torch does not know them."""
+        if self._backend != "inductor":
+            return None
+        from torch._inductor import list_options
+
+        return {WITHOUT_BOUNDS: True} if WITHOUT_BOUNDS in list_options() else None
 
     @property
     def usable(self) -> bool:

@@ -123,6 +123,19 @@ def takes(hidden_states: Tensor) -> bool:
     return hidden_states.is_cuda and wants_compiled() and transformer_layer.usable
 
 
+def alike(hidden_states: Tensor) -> Tensor:
+    """The same numbers with the strides that a layer's result has.
+
+    The embedding's result, which is transposed, has another one of the dimension of size 1: the function would be
+    compiled twice.
+
+    Args:
+        hidden_states: [T, 1, hidden].
+    """
+    steps = (hidden_states.shape[2], hidden_states.shape[2], 1)
+    return hidden_states if hidden_states.stride() == steps else hidden_states.squeeze(1).contiguous().unsqueeze(1)
+
+
 class LayerForward:
     """In place of a layer's ``forward``.
 
@@ -151,7 +164,7 @@ class LayerForward:
             return found
         packing: Packing = packed_seq_params.packing
         result = transformer_layer(
-            hidden_states,
+            alike(hidden_states),
             packing.cos,
             packing.sin,
             packing.cu_seqlens,

@@ -54,6 +54,17 @@ def test_another_number_of_rows_compiles_nothing_anew() -> None:
     assert counters["stats"]["unique_graphs"] == 1
 
 
+def test_torch_is_asked_for_kernels_that_hold_for_any_number_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object] | None] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **given: asked.append(given["options"]) or function)
+    for backend in ("inductor", "eager"):
+        Compiled(doubled, backend).compiled(torch.ones(3))
+    assert asked == [{module.WITHOUT_BOUNDS: True}, None]
+    monkeypatch.setattr("torch._inductor.list_options", lambda: ["another"])  # a torch that does not know it
+    Compiled(doubled).compiled(torch.ones(3))
+    assert asked[2] is None
+
+
 def scaled(x: Tensor, weight: Tensor) -> Tensor:
     return x * weight
 

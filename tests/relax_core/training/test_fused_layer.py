@@ -10,7 +10,7 @@ from torch._dynamo.utils import counters
 
 from relax_core.algorithms.compiled import Compiled
 from relax_core.training import fused_layer
-from relax_core.training.fused_layer import LayerWeights, fits, transformer_layer
+from relax_core.training.fused_layer import LayerWeights, alike, fits, transformer_layer
 from relax_core.training.rope import rotary_tables
 
 HIDDEN, HEADS, KV_HEADS, SIZE, FFN = 32, 4, 2, 8, 48
@@ -37,13 +37,15 @@ def weights(seed: int) -> LayerWeights:
 
 
 def run(function: Any, layers: list[LayerWeights], lengths: list[int]) -> list[Tensor]:
-    """Result and gradients, of the input first."""
-    x = torch.randn(sum(lengths), 1, HIDDEN, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    """Result and gradients, of the input first, which is transposed as an embedding's result."""
+    x = torch.randn(1, sum(lengths), HIDDEN, generator=torch.Generator().manual_seed(1), requires_grad=True)
     bounds = torch.tensor([0, *lengths]).cumsum(0).int()
     cos, sin = rotary_tables(lengths, torch.linspace(0.1, 1, SIZE // 2), torch.float32)
-    y = x
+    y = x.transpose(0, 1)
     for layer in layers:
-        y = function(y, cos, sin, bounds, torch.empty(1).expand(max(lengths)), layer, (HEADS, KV_HEADS, SIZE), 1e-6)
+        y = function(
+            alike(y), cos, sin, bounds, torch.empty(1).expand(max(lengths)), layer, (HEADS, KV_HEADS, SIZE), 1e-6
+        )
     leaves = [x, *(weight for layer in layers for weight in layer if weight is not None)]
     return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
 
@@ -62,6 +64,16 @@ def test_all_layers_share_one_graph_and_other_packings_need_no_other(monkeypatch
             torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-4)
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("rows", [2, 5])
+def test_hidden_states_come_to_a_layer_with_the_strides_of_its_own_result(rows: int) -> None:
+    embedded = torch.arange(float(rows * HIDDEN)).view(1, rows, HIDDEN).transpose(0, 1)
+    contiguous = torch.empty(rows, 1, HIDDEN)
+    assert embedded.stride() == (HIDDEN, rows * HIDDEN, 1) != contiguous.stride() == (HIDDEN, HIDDEN, 1)
+    assert alike(embedded).stride() == contiguous.stride()
+    assert torch.equal(alike(embedded), embedded)
+    assert alike(contiguous) is contiguous
 
 
 def layer_config(**changes: Any) -> SimpleNamespace:
