@@ -30,7 +30,7 @@ $(VENV)/.installed: pyproject.toml requirements/cpu.txt requirements/cpu-no-deps
 	  $(PIP) --no-deps --upgrade --target $(VENV)/engine-only -r requirements/cpu-engine.txt ; \
 	fi
 	@touch $@
-	@echo "installed into $(VENV); next: make quickstart"
+	@echo "installed into $(VENV)"
 
 $(VENV)/.dev: $(VENV)/.installed
 	@echo "installing what tests need"
@@ -38,6 +38,7 @@ $(VENV)/.dev: $(VENV)/.installed
 	@touch $@
 
 install: $(VENV)/.installed
+	@echo "next: make quickstart"
 dev: $(VENV)/.dev
 
 $(MODEL)/config.json: $(VENV)/.installed

@@ -191,7 +191,7 @@ def guard_temporary_server() -> None:
     with (
         _deaf_children(),
         _environment(*mark.split("=", 1)),
-        told("Prefect's temporary server (`relax up` keeps one)", "the run", first=0.0),
+        told("the start of Prefect's temporary server (`relax up` keeps one)", "the run", first=0.0),
     ):
         server.start()
 

@@ -28,7 +28,7 @@ from relax_core.run.forward import check_teacher
 from relax_core.run.order import StepOrder
 from relax_core.run.ports import Backend
 from relax_core.run.session import RunSession, run_id
-from relax_core.tracking.jsonl import trim_metrics
+from relax_core.tracking.jsonl import read_metrics, trim_metrics
 from relax_core.tracking.notify import telling
 from relax_core.tracking.timeline import write_timeline
 from relax_core.waiting import told
@@ -139,7 +139,7 @@ def drive(config: RelaxConfig, sources: Mapping[str, Source] | None) -> dict[str
             run.events.add("flow_crashed", cause="a former driver died without a word", flows=left)
         first = run.next_step()
         trim_metrics(run.store, first)
-        run.progress.begin(run.store.url, run.total_steps, first)
+        run.progress.begin(run.store.url, run.total_steps, first, read_metrics(run.store))
         metrics: dict[str, float] = {}
         with artefacts.shown(run, first) as shows, contextlib.closing(all_steps(run, first)) as steps:
             for step, manifest in steps:

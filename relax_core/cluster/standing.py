@@ -104,7 +104,7 @@ def raise_services(wish: Wish, tell: Tell) -> dict[str, Service]:
 
     def prefect() -> None:
         server = waits.start("the Prefect server", lambda: services.start_prefect(wish.prefect_port, wish.host))
-        registering = pool.submit(waits.during, "the registering", lambda: tell(_register(wish, server)))
+        registering = pool.submit(waits.during, "the deployments", lambda: tell(_register(wish, server)))
         if wish.worker:
             while not (registering.done() or services.has_pool(server)):  # a worker would make another pool
                 time.sleep(0.1)

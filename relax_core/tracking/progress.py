@@ -7,7 +7,7 @@ plain line. Nothing here decides anything, and any thread may call it.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,7 +17,7 @@ from rich.text import Text
 
 from relax_core import signs
 from relax_core.tracking.report import is_score
-from relax_core.tracking.summary import SHOWN_METRICS, closing_summary
+from relax_core.tracking.summary import closing_summary
 from relax_core.waiting import Wait, told
 
 PLAIN_INTERVAL_S = 10.0
@@ -25,6 +25,9 @@ PLAIN_INTERVAL_S = 10.0
 
 SHORT_STAGE_S = 1.0
 """A stage without counts that is over sooner gets no line of its own; the step's line has its seconds."""
+
+
+REWARD = "reward/mean"
 
 
 @dataclass
@@ -56,21 +59,25 @@ class Progress:
         self._stages: list[_Stage] = []
         self._lock = threading.RLock()
         self._run, self._total = "", 0
-        self._first: dict[str, float] = {}
-        self._last: dict[str, float] = {}
+        self._seen: dict[str, list[tuple[int, float]]] = {}  # of the reward and of each score: first and newest
         self._last_step: int | None = None
         self._steps_done = 0
         self._rates: dict[int, str] = {}
 
-    def begin(self, run: str, total_steps: int, first_step: int = 0) -> None:
+    def begin(
+        self, run: str, total_steps: int, first_step: int = 0, earlier: Iterable[Mapping[str, float]] = ()
+    ) -> None:
         """Say which run this is, how many steps it has and where it starts.
 
         Args:
             run: the run's folder or URL.
             total_steps: steps of the whole run.
             first_step: first step that is not finished.
+            earlier: lines of ``metrics.jsonl``, of the steps before.
         """
         self._run, self._total = run, total_steps
+        for line in earlier:
+            self._remember(int(line["step"]), line)
         self._last_step = first_step - 1 if first_step else None
         if first_step >= total_steps:
             self.note(f"run {run} is complete: {total_steps} steps")
@@ -143,8 +150,8 @@ class Progress:
             wall_seconds: of the whole step; by default the sum of the stages.
         """
         with self._lock:
-            self._last, self._last_step = dict(metrics), step
-            self._first = self._first or self._last
+            self._remember(step, metrics)
+            self._last_step = step
             self._steps_done += 1
         parts = [self._step_text(step)]
         shown = (
@@ -172,10 +179,13 @@ class Progress:
         parts = [] if self._last_step is None else [f"{self._last_step + 1} of {self._total} steps"]
         return ", ".join([*parts, *self._reward()])
 
+    def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
+        for name, value in metrics.items():
+            if (name == REWARD or is_score(name)) and isinstance(value, int | float):
+                self._seen.setdefault(name, [])[1:] = [(step, value)]
+
     def _reward(self) -> list[str]:
-        if "reward/mean" not in self._first or "reward/mean" not in self._last:
-            return []
-        return [f"mean reward {self._first['reward/mean']:.3f} -> {self._last['reward/mean']:.3f}"]
+        return [f"mean reward {_change(self._seen[REWARD])}"] if REWARD in self._seen else []
 
     def closing_text(self, board: str | None = None) -> str:
         """Summary of the run: where it is, how to look at it, how to go on. Printed too.
@@ -186,12 +196,8 @@ class Progress:
         done = f"{self._steps_done} step{'' if self._steps_done == 1 else 's'} done now"
         lines = [done + (f", {self._total} in all" if self._total else "")]
         lines += self._reward()
-        for key, value in sorted(self._last.items()):
-            if is_score(key):
-                before = f"{self._first[key]:.3f} -> " if key in self._first and self._steps_done > 1 else ""
-                lines.append(f"{key} {before}{value:.3f}")
-        metrics = [name for name in SHOWN_METRICS if name in self._last] or ["time"]
-        text = closing_summary(self._run, steps=lines, last_step=self._last_step, metrics=metrics, board=board)
+        lines += [f"{name} {_change(seen)}" for name, seen in sorted(self._seen.items()) if name != REWARD]
+        text = closing_summary(self._run, steps=lines, last_step=self._last_step, board=board)
         self._print(text)
         return text
 
@@ -244,6 +250,11 @@ class Progress:
             done, total, tokens = stage.counts
             parts += [f"{done}/{total}", f"{tokens} tokens", _rate(tokens, seconds)]
         return "  ".join(filter(None, [*parts, f"{seconds:.1f} s"]))
+
+
+def _change(seen: list[tuple[int, float]]) -> str:
+    """From the first value to the newest, with their steps."""
+    return " -> ".join(f"{value:.3f} (step {step + 1})" for step, value in seen)
 
 
 def _rate(tokens: float, seconds: float) -> str:

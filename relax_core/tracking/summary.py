@@ -16,26 +16,12 @@ SCORES_SQL = (
     "GROUP BY step ORDER BY step"
 )
 
-SHOWN_METRICS = (
-    "reward/mean",
-    "response_len/mean",
-    "loss",
-    "grad_norm",
-    "train_rollout_logprob_abs_diff",
-    "reward_kl",
-    "opd_reverse_kl",
-    "critic/value_loss",
-    "critic/explained_variance",
-)
-"""Columns of ``metrics.jsonl`` that the summary shows, as far as the run has them."""
-
 
 def closing_summary(
     run: str,
     *,
     steps: Sequence[str] = (),
     last_step: int | None = None,
-    metrics: Sequence[str] = SHOWN_METRICS,
     board: str | None = None,
     ui: str | None = None,
     resume: str | None = None,
@@ -46,28 +32,20 @@ def closing_summary(
         run: the run's folder or URL.
         steps: lines about what happened.
         last_step: newest step with tables; without one there is nothing to look at yet.
-        metrics: the columns of ``metrics.jsonl`` to show.
         board: the folder of TensorBoard's events, if there is one.
         ui: address of the interface, or the command that starts it; by default where the flow's server is.
         resume: command that goes on; by default the one that this process was started with.
     """
     lines = ["", f"Run: {run}", *(f"  {line}" for line in steps)]
     if last_step is not None:
-        quoted = run.replace("'", "''")
-        folder = f"{quoted}/steps/{last_step:06d}"
-        texts = (
-            f"SELECT reward, response, label FROM '{folder}/rollout.parquet' "
-            f"JOIN '{folder}/reward.parquet' USING (sample_id) ORDER BY reward DESC"
-        )
-        columns = ", ".join(name if name.isidentifier() else f'"{name}"' for name in metrics)
-        table = f"SELECT step, {columns} FROM '{quoted}/metrics.jsonl' ORDER BY step"
+        program, scores = _program(sys.argv), SCORES_SQL.format(run=run.replace("'", "''"))
         lines += [
             "Look at it",
-            f"  scores by step:  {_duckdb(SCORES_SQL.format(run=quoted))}",
-            f"  newest texts:    {_duckdb(texts)}",
-            f"  metrics:         {_duckdb(table)}",
+            f"  steps, best and worst:  {shlex.join([program, 'show', run])}",
+            f"  newest step as a page:  {shlex.join([program, 'show', run, '--step', str(last_step), '--html'])}",
+            f"  its files, by SQL:      {_duckdb(scores)}",
         ]
-        lines += [f"  TensorBoard:     {shlex.join(['tensorboard', '--logdir', board])}"] if board else []
+        lines += [f"  TensorBoard:            {shlex.join(['tensorboard', '--logdir', board])}"] if board else []
     lines += [
         f"UI:       {ui or _interface()}",
         f"Go on:    {resume or resume_command(run)}",
@@ -82,6 +60,12 @@ def _interface() -> str:
     return server or "relax up   (starts it; runs under it are shown as they go)"
 
 
+def _program(argv: Sequence[str]) -> str:
+    """This program as it can be typed: its name where a shell finds it, else as it was started."""
+    started = argv[0] if argv and PurePath(argv[0]).name == "relax" else "relax"
+    return "relax" if shutil.which("relax") else started
+
+
 def _duckdb(sql: str) -> str:
     """A command of this environment that shows a query's result."""
     return f"{shlex.quote(sys.executable)} -c {shlex.quote(f'import duckdb; print(duckdb.sql({sql!r}))')}"
@@ -92,7 +76,7 @@ def resume_command(run: str, argv: Sequence[str] | None = None) -> str:
     arguments = list(sys.argv if argv is None else argv)
     if not arguments or PurePath(arguments[0]).name != "relax":
         return shlex.join(["relax", "train", "--config", f"{run}/config.yaml", "--run-dir", run])
-    arguments[0] = "relax" if shutil.which("relax") else arguments[0]
+    arguments[0] = _program(arguments)
     if not any(argument.split("=", 1)[0] == "--run-dir" for argument in arguments):
         arguments += ["--run-dir", run]
     return shlex.join(arguments)

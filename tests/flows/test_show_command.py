@@ -1,6 +1,7 @@
 """``relax show`` on a run of the real loop, with fake models, and on runs written by hand."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from data.schema import FORWARD
 from data.schema import table as make_table
 from data.store import RunStore
 from flows.cli.main import main
+from relax_core.tracking.summary import closing_summary
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,19 @@ def test_a_page_is_written_here_under_the_name_of_run_and_step(
     assert '"texts": [' in text  # the model's tokenizer is there
     told(capsys, str(run), "--step", "0", "--html", "out/page.html")
     assert "000000-0000" in (tmp_path / "out/page.html").read_text()
+
+
+def test_the_commands_at_the_end_of_a_run_show_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "it's a run")
+    monkeypatch.chdir(tmp_path)
+    text = closing_summary("it's a run", last_step=STEP)
+    overview, page = (shlex.split(line.split(":", 1)[1]) for line in text.splitlines() if " show " in line)
+    assert overview[:2] == page[:2] == ["relax", "show"]
+    assert "it's a run" in told(capsys, *overview[2:])
+    told(capsys, *page[2:])
+    assert (tmp_path / f"it's a run-step-{STEP}.html").exists()
 
 
 def test_an_evaluation_is_shown(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
