@@ -166,7 +166,7 @@ def paces(folder: Path) -> list[tuple[float, float]]:
     return [
         (times[step], times[step] - times[before])
         for before, step in pairs
-        if "checkpoint" not in (store.read_manifest(step) or {})["seconds"]
+        if "checkpoint" not in store.read_manifest(step)["seconds"]
     ]
 
 
