@@ -27,13 +27,13 @@ def append_metrics(store: RunStore, step: int, metrics: Mapping[str, float], now
 
 
 def trim_metrics(store: RunStore, first_step: int) -> None:
-    """Drop the lines of steps that will be made again, from ``first_step`` on, and doubled ones."""
+    """Drop the lines of steps that will be made again, from ``first_step`` on, doubled ones, and what is no JSON: a
+    kill may have torn a line."""
     if not store.exists(FILE):
         return
-    lines = store.read_jsonl(FILE)
-    kept = [line for line in read_metrics(store) if line["step"] < first_step]
-    if kept != lines:
-        store.write_bytes(FILE, "".join(dumps(line) + "\n" for line in kept).encode())
+    kept = "".join(dumps(line) + "\n" for line in read_metrics(store) if line["step"] < first_step).encode()
+    if kept != store.read_bytes(FILE):
+        store.write_bytes(FILE, kept)
 
 
 def read_metrics(store: RunStore) -> list[dict[str, Any]]:

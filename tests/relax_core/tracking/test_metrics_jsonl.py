@@ -5,7 +5,7 @@ import json
 import pandas as pd
 
 from data.store import RunStore
-from relax_core.tracking.jsonl import append_metrics, read_metrics
+from relax_core.tracking.jsonl import append_metrics, read_metrics, trim_metrics
 
 
 def test_lines_are_a_table_for_pandas_and_nan_is_null(tmp_path):
@@ -26,6 +26,20 @@ def test_a_step_that_was_written_twice_counts_once_and_a_torn_line_not_at_all(tm
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
     assert [(line["step"], line["loss"]) for line in read_metrics(store)] == [(0, 1.0), (1, 3.0)]
+
+
+def test_what_a_kill_tore_is_gone_when_the_run_goes_on(tmp_path):
+    store, file = RunStore(str(tmp_path)), tmp_path / "metrics.jsonl"
+    append_metrics(store, 0, {"loss": float("nan"), "lr": 1e-06}, now=1)
+    whole = file.read_bytes()
+    trim_metrics(store, 1)
+    assert file.read_bytes() == whole
+    with file.open("a") as torn:
+        torn.write('{"step": 1, "lo')
+    trim_metrics(store, 1)
+    assert file.read_bytes() == whole
+    append_metrics(store, 1, {"loss": 2.0}, now=2)
+    assert pd.read_json(file, lines=True)["step"].tolist() == [0, 1]
 
 
 def test_a_run_without_metrics_has_none(tmp_path):
