@@ -86,6 +86,8 @@ def paces(steps: list[dict[str, Any]]) -> tuple[float, float, float]:
     tokens a second of all of them, and the median over steps of the longer one of generation and training, which
     overlap cannot beat."""
     warm = [pair for pair in itertools.pairwise(steps[1:]) if "checkpoint" not in pair[1]["seconds"]]
+    if not warm:
+        return (float("nan"),) * 3
     gaps = [after["committed"] - before["committed"] for before, after in warm]
     tokens = sum(step["metrics"]["tokens/response"] for _, step in warm)
     longer = [max(step["seconds"].get(name, 0.0) for name in ("generate", "train")) for _, step in warm]

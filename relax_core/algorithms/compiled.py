@@ -2,8 +2,9 @@
 
 Guarantee: on a CPU, in float32, where it is switched off and where nothing can be compiled a function runs as it is
 written, with the same numbers up to rounding. One that cannot be compiled says so once. The first size of every tensor
-but a parameter is a symbol: another number of rows compiles nothing anew, be it ten or a hundred thousand. A single
-row, or none, is computed as it is written: torch would compile such sizes on their own.
+but a parameter is a symbol: another number of rows compiles nothing anew (as far as torch lets its kernels be without
+bounds, see ``WITHOUT_BOUNDS``). A single row, or none, is computed as it is written: torch would compile such sizes on
+their own.
 """
 
 import functools

@@ -5,6 +5,7 @@ plain line. Nothing here decides anything, and any thread may call it.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -181,7 +182,7 @@ class Progress:
 
     def _remember(self, step: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
-            if (name == REWARD or is_score(name)) and isinstance(value, int | float):
+            if (name == REWARD or is_score(name)) and isinstance(value, int | float) and math.isfinite(value):
                 self._seen.setdefault(name, [])[1:] = [(step, value)]
 
     def _reward(self) -> list[str]:

@@ -76,6 +76,26 @@ def test_hidden_states_come_to_a_layer_with_the_strides_of_its_own_result(rows: 
     assert alike(contiguous) is contiguous
 
 
+def test_a_layer_is_called_with_such_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = SimpleNamespace(weight=None, bias=None)
+    attention = SimpleNamespace(
+        linear_qkv=part, linear_proj=part, q_layernorm=part, k_layernorm=part,
+        num_attention_heads_per_partition=HEADS, num_query_groups_per_partition=KV_HEADS,
+        hidden_size_per_attention_head=SIZE,
+    )  # fmt: skip
+    mlp, config = SimpleNamespace(linear_fc1=part, linear_fc2=part), SimpleNamespace(layernorm_epsilon=1e-6)
+    layer = SimpleNamespace(
+        self_attention=attention, mlp=mlp, config=config, input_layernorm=part, pre_mlp_layernorm=part, forward=None
+    )
+    seen: list[Tensor] = []
+    monkeypatch.setattr(fused_layer, "takes", lambda hidden_states: True)
+    monkeypatch.setattr(fused_layer, "transformer_layer", lambda x, *rest: seen.append(x) or x)
+    packing = SimpleNamespace(cos=None, sin=None, cu_seqlens=None, ruler=None)
+    embedded = torch.ones(1, 5, HIDDEN).transpose(0, 1)
+    fused_layer.LayerForward(layer)(embedded, packed_seq_params=SimpleNamespace(packing=packing))
+    assert seen[0].stride() == (HIDDEN, HIDDEN, 1)
+
+
 def layer_config(**changes: Any) -> SimpleNamespace:
     plain = {
         "tensor_model_parallel_size": 1,
