@@ -37,6 +37,7 @@ def trim_metrics(store: RunStore, first_step: int) -> None:
 
 
 def read_metrics(store: RunStore) -> list[dict[str, Any]]:
-    """The newest line of each step, by step; empty for a run without metrics."""
-    lines = {line["step"]: line for line in store.read_jsonl(FILE) if isinstance(line, dict) and "step" in line}
+    """The newest line of each step, by step; empty for a run without metrics. What is no step's line is left out."""
+    found = (line for line in store.read_jsonl(FILE) if isinstance(line, dict))
+    lines = {line["step"]: line for line in found if type(line.get("step")) is int}
     return [lines[step] for step in sorted(lines)]

@@ -126,14 +126,16 @@ def takes(hidden_states: Tensor) -> bool:
 def alike(hidden_states: Tensor) -> Tensor:
     """The same numbers with the strides that a layer's result has.
 
-    The embedding's result, which is transposed, has another one of the dimension of size 1: the function would be
-    compiled twice.
+    The embedding's result, which is transposed, has another one of the dimension of size 1, and is a view: for each of
+    both the function would be compiled once more.
 
     Args:
         hidden_states: [T, 1, hidden].
     """
     steps = (hidden_states.shape[2], hidden_states.shape[2], 1)
-    return hidden_states if hidden_states.stride() == steps else hidden_states.squeeze(1).contiguous().unsqueeze(1)
+    if hidden_states.stride() == steps:
+        return hidden_states
+    return hidden_states.clone(memory_format=torch.contiguous_format)
 
 
 class LayerForward:

@@ -42,6 +42,13 @@ def test_what_a_kill_tore_is_gone_when_the_run_goes_on(tmp_path):
     assert pd.read_json(file, lines=True)["step"].tolist() == [0, 1]
 
 
+def test_lines_of_no_step_are_left_out(tmp_path):
+    store = RunStore(str(tmp_path))
+    (tmp_path / "metrics.jsonl").write_text('{"step": null}\n{"step": "x"}\n{"step": [1]}\n{"step": 1.5}\n7\n{}\n')
+    append_metrics(store, 0, {"loss": 1.0}, now=1)
+    assert [line["step"] for line in read_metrics(store)] == [0]
+
+
 def test_a_run_without_metrics_has_none(tmp_path):
     assert read_metrics(RunStore(str(tmp_path))) == []
 

@@ -37,8 +37,20 @@ def weights(seed: int) -> LayerWeights:
 
 
 def run(function: Any, layers: list[LayerWeights], lengths: list[int]) -> list[Tensor]:
-    """Result and gradients, of the input first, which is transposed as an embedding's result."""
-    x = torch.randn(1, sum(lengths), HIDDEN, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    """Result and gradients, of the input first."""
+    x = states(lengths)
+    y = forward(function, layers, x, lengths)
+    leaves = [x, *(weight for layer in layers for weight in layer if weight is not None)]
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
+
+
+def states(lengths: list[int]) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(1, sum(lengths), HIDDEN, generator=generator, requires_grad=True)
+
+
+def forward(function: Any, layers: list[LayerWeights], x: Tensor, lengths: list[int]) -> Tensor:
+    """The layers one after another; ``x`` comes to them transposed, as an embedding's result does."""
     bounds = torch.tensor([0, *lengths]).cumsum(0).int()
     cos, sin = rotary_tables(lengths, torch.linspace(0.1, 1, SIZE // 2), torch.float32)
     y = x.transpose(0, 1)
@@ -46,8 +58,7 @@ def run(function: Any, layers: list[LayerWeights], lengths: list[int]) -> list[T
         y = function(
             alike(y), cos, sin, bounds, torch.empty(1).expand(max(lengths)), layer, (HEADS, KV_HEADS, SIZE), 1e-6
         )
-    leaves = [x, *(weight for layer in layers for weight in layer if weight is not None)]
-    return [y.detach(), *torch.autograd.grad(y.square().sum(), leaves)]
+    return y
 
 
 def test_all_layers_share_one_graph_and_other_packings_need_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +77,20 @@ def test_all_layers_share_one_graph_and_other_packings_need_no_other(monkeypatch
     assert graphs == [1, 1, 1, 1]
 
 
+def test_scoring_and_training_by_turns_need_a_graph_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fused_layer, "flash", looking_back)
+    function = Compiled(transformer_layer.plain, backend="aot_eager")
+    layers, graphs = [weights(seed) for seed in range(3)], []
+    torch._dynamo.reset()
+    counters.clear()
+    for lengths in ([5, 7, 3], [4, 9], [30]):
+        with torch.no_grad():
+            forward(function.compiled, layers, states(lengths), lengths)
+        run(function.compiled, layers, lengths)
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs == [2, 2, 2]
+
+
 @pytest.mark.parametrize("rows", [2, 5])
 def test_hidden_states_come_to_a_layer_with_the_strides_of_its_own_result(rows: int) -> None:
     embedded = torch.arange(float(rows * HIDDEN)).view(1, rows, HIDDEN).transpose(0, 1)
@@ -73,6 +98,7 @@ def test_hidden_states_come_to_a_layer_with_the_strides_of_its_own_result(rows: 
     assert embedded.stride() == (HIDDEN, rows * HIDDEN, 1) != contiguous.stride() == (HIDDEN, HIDDEN, 1)
     assert alike(embedded).stride() == contiguous.stride()
     assert torch.equal(alike(embedded), embedded)
+    assert alike(embedded)._base is None
     assert alike(contiguous) is contiguous
 
 
